@@ -1,0 +1,6 @@
+pub mod config;
+pub mod error;
+pub mod kafka;
+pub mod lsn;
+pub mod outbox;
+pub mod pg;
