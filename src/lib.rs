@@ -1,6 +1,7 @@
 pub mod config;
 pub mod error;
 pub mod kafka;
+pub mod ledger;
 pub mod lsn;
 pub mod outbox;
 pub mod pg;

@@ -1,1 +1,5 @@
+//! PostgreSQL: connections, the replication stream, slot and publication. Knows nothing of Kafka.
 
+pub mod bytes;
+pub mod message;
+pub mod pgoutput;
