@@ -296,7 +296,10 @@ impl Ledger {
             return Some(Seq(*seq));
         }
         let skip = usize::try_from(from.0.saturating_sub(self.base)).ok()?;
-        let found = self.window.iter().skip(skip).position(Option::is_some)?;
+        let found = self
+            .window
+            .range(skip.min(self.window.len())..)
+            .position(Option::is_some)?;
         Some(Seq(self.base + (skip + found) as u64))
     }
 

@@ -5,3 +5,4 @@ pub mod ledger;
 pub mod lsn;
 pub mod outbox;
 pub mod pg;
+pub mod sender;

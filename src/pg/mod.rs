@@ -3,3 +3,5 @@
 pub mod bytes;
 pub mod message;
 pub mod pgoutput;
+pub mod server_error;
+pub mod wire;
