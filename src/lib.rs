@@ -1,6 +1,8 @@
 pub mod config;
 pub mod error;
 pub mod kafka;
+pub mod ledger;
 pub mod lsn;
 pub mod outbox;
 pub mod pg;
+pub mod sender;
