@@ -158,11 +158,17 @@ impl ConnInfo {
     /// they are read again at each connection, and trouble with them is passing.
     pub fn resolve(postgres: &Postgres, env: &Env) -> Result<ConnInfo, Stop> {
         let given = Parameters::collect(postgres, env)?;
-        let home = env.filled("HOME")?.map(|home| Path::new(home).join(".postgresql"));
+        let home = env
+            .filled("HOME")?
+            .map(|home| Path::new(home).join(".postgresql"));
         let user = match given.filled("user") {
             Some(user) => user.to_string(),
-            None => whoami::username()
-                .map_err(|error| stop!(Exit::Usage, "no user in postgres.url or PGUSER, and none of this process: {error}"))?,
+            None => whoami::username().map_err(|error| {
+                stop!(
+                    Exit::Usage,
+                    "no user in postgres.url or PGUSER, and none of this process: {error}"
+                )
+            })?,
         };
         let passfile = given.filled("passfile").map(PathBuf::from);
         let passfile = match (passfile, env.filled("HOME")?) {
@@ -199,7 +205,10 @@ impl ConnInfo {
             })?,
             connect_timeout: match given.number::<i32>("connect_timeout")? {
                 None => Some(CONNECT_TIMEOUT),
-                Some(seconds) => u64::try_from(seconds).ok().filter(|&s| s > 0).map(Duration::from_secs),
+                Some(seconds) => u64::try_from(seconds)
+                    .ok()
+                    .filter(|&s| s > 0)
+                    .map(Duration::from_secs),
             },
             tcp: tcp(&given, postgres.receive_timeout)?,
             tls: tls(&given, home.as_deref())?,
@@ -217,15 +226,25 @@ impl ConnInfo {
 
     fn look_at_files(&self) -> Result<(), Stop> {
         let usage = |error: anyhow::Error| stop!(Exit::Usage, "{error:#}");
-        if let Some(file) = self.passwords.passfile.as_deref().filter(|file| files::group_can_read(file)) {
+        if let Some(file) = self
+            .passwords
+            .passfile
+            .as_deref()
+            .filter(|file| files::group_can_read(file))
+        {
             let file = file.display();
             warn!("password file {file} is ignored: group or others can read it; chmod 600 {file}");
         }
         for host in &self.hosts {
             self.password(host).map_err(usage)?;
-            let Address::Tcp { name, .. } = &host.address else { continue };
+            let Address::Tcp { name, .. } = &host.address else {
+                continue;
+            };
             if self.tls.mode == SslMode::VerifyFull && name.is_empty() {
-                return Err(stop!(Exit::Usage, "sslmode=verify-full needs the name of each host, not hostaddr alone"));
+                return Err(stop!(
+                    Exit::Usage,
+                    "sslmode=verify-full needs the name of each host, not hostaddr alone"
+                ));
             }
             if self.tls.mode > SslMode::Disable {
                 tls::connector(&self.tls).map_err(usage)?;
@@ -236,21 +255,34 @@ impl ConnInfo {
 
     /// The password for this host, read anew; `None` when there is none anywhere.
     pub fn password(&self, host: &Host) -> anyhow::Result<Option<Password>> {
-        let Passwords { string, file, variable, passfile } = &self.passwords;
-        let found = |text: &Secret, source: &str| Some(Password { text: text.clone(), source: source.into() });
+        let Passwords {
+            string,
+            file,
+            variable,
+            passfile,
+        } = &self.passwords;
+        let found = |text: &Secret, source: &str| {
+            Some(Password {
+                text: text.clone(),
+                source: source.into(),
+            })
+        };
         if let Some(text) = string {
             return Ok(found(text, "the connection string"));
         }
         if let Some(file) = file {
             let name = file.display();
-            let text = fs::read_to_string(file).with_context(|| format!("cannot read postgres.password_file {name}"))?;
+            let text = fs::read_to_string(file)
+                .with_context(|| format!("cannot read postgres.password_file {name}"))?;
             let first = Secret::new(text.lines().next().unwrap_or_default());
             return Ok(found(&first, &format!("postgres.password_file {name}")));
         }
         if let Some(text) = variable {
             return Ok(found(text, "PGPASSWORD"));
         }
-        let Some(file) = passfile else { return Ok(None) };
+        let Some(file) = passfile else {
+            return Ok(None);
+        };
         let name = match &host.address {
             Address::Tcp { name, ip: Some(ip) } if name.is_empty() => &ip.to_string(),
             Address::Tcp { name, .. } => name,
@@ -258,15 +290,23 @@ impl ConnInfo {
             Address::Unix(folder) => &folder.display().to_string(),
         };
         let text = files::password(file, name, host.port, &self.database, &self.user);
-        Ok(text.map(|text| Password { text: Secret::new(text), source: format!("password file {}", file.display()) }))
+        Ok(text.map(|text| Password {
+            text: Secret::new(text),
+            source: format!("password file {}", file.display()),
+        }))
     }
 
-    /// What every start-up packet carries besides user and database: the user's `options`, and
-    /// what we pin, which wins over them. PostgreSQL lets a later entry of the same name win, so a
-    /// caller may append another `client_encoding`: a database in SQL_ASCII is read in SQL_ASCII.
-    pub fn startup_parameters(&self) -> Vec<(&'static str, String)> {
-        let options = self.options.iter().map(|options| ("options", options.clone()));
-        options.chain(PINNED.map(|(name, value)| (name, value.to_string()))).collect()
+    /// What every start-up packet carries besides the user: database, the user's `options`, and
+    /// what we pin, which wins over them.
+    pub fn startup_parameters(&self) -> Vec<(String, String)> {
+        let database = ("database", self.database.as_str());
+        let options = self
+            .options
+            .iter()
+            .map(|options| ("options", options.as_str()));
+        let all = [database].into_iter().chain(options).chain(PINNED);
+        all.map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
     }
 
     /// The same as command-line options, for tokio_postgres, whose start-up packet takes nothing
@@ -274,7 +314,12 @@ impl ConnInfo {
     pub(super) fn startup_options(&self) -> String {
         let pinned = PINNED.iter().filter(|(name, _)| *name != "client_encoding");
         let pinned = pinned.map(|(name, value)| format!("-c {name}={value}"));
-        self.options.iter().cloned().chain(pinned).collect::<Vec<_>>().join(" ")
+        self.options
+            .iter()
+            .cloned()
+            .chain(pinned)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     /// Whether this process has not logged in anywhere yet: a refused login is then a typing error.
@@ -331,7 +376,9 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = self.port;
         match &self.address {
-            Address::Tcp { name, ip: Some(ip) } if name.is_empty() => write!(f, "{}", std::net::SocketAddr::new(*ip, port)),
+            Address::Tcp { name, ip: Some(ip) } if name.is_empty() => {
+                write!(f, "{}", std::net::SocketAddr::new(*ip, port))
+            }
             Address::Tcp { name, .. } if name.contains(':') => write!(f, "[{name}]:{port}"),
             Address::Tcp { name, .. } => write!(f, "{name}:{port}"),
             Address::Unix(_) => write!(f, "{}", self.socket().display()),
@@ -351,11 +398,22 @@ impl Host {
 
 /// Pairs up the lists of hosts, addresses and ports.
 fn hosts(given: &Parameters) -> Result<Vec<Host>, Stop> {
-    let list = |key| given.get(key).map(|text| text.split(',').map(str::trim).collect::<Vec<_>>());
-    let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port").unwrap_or(vec![""]));
+    let list = |key| {
+        given
+            .get(key)
+            .map(|text| text.split(',').map(str::trim).collect::<Vec<_>>())
+    };
+    let (names, addresses, ports) = (
+        list("host"),
+        list("hostaddr"),
+        list("port").unwrap_or(vec![""]),
+    );
     let count = addresses.as_ref().or(names.as_ref()).map_or(1, Vec::len);
     if names.as_ref().is_some_and(|names| names.len() != count) {
-        return Err(given.wrong("hostaddr", format!("{count} addresses for another number of hosts")));
+        return Err(given.wrong(
+            "hostaddr",
+            format!("{count} addresses for another number of hosts"),
+        ));
     }
     if ports.len() != 1 && ports.len() != count {
         return Err(given.wrong("port", format!("{} ports for {count} hosts", ports.len())));
@@ -363,20 +421,33 @@ fn hosts(given: &Parameters) -> Result<Vec<Host>, Stop> {
     let host = |at: usize| {
         let port = match ports[if ports.len() == 1 { 0 } else { at }] {
             "" => PORT,
-            text => text.parse().ok().filter(|&port| port > 0).ok_or_else(|| given.wrong("port", "must be 1 to 65535".into()))?,
+            text => text
+                .parse()
+                .ok()
+                .filter(|&port| port > 0)
+                .ok_or_else(|| given.wrong("port", "must be 1 to 65535".into()))?,
         };
         let name = names.as_ref().map_or("", |names| names[at]);
         if name.contains('@') {
-            return Err(given.wrong("host", "a host's name has no `@`; write one in a user or password as %40".into()));
+            return Err(given.wrong(
+                "host",
+                "a host's name has no `@`; write one in a user or password as %40".into(),
+            ));
         }
-        let ip = match addresses.as_ref().map_or("", |addresses| addresses[at]) {
-            "" => None,
-            text => Some(text.parse().map_err(|_| given.wrong("hostaddr", format!("`{text}` is not an IP address")))?),
-        };
+        let ip =
+            match addresses.as_ref().map_or("", |addresses| addresses[at]) {
+                "" => None,
+                text => Some(text.parse().map_err(|_| {
+                    given.wrong("hostaddr", format!("`{text}` is not an IP address"))
+                })?),
+            };
         let address = match ip {
             None if name.is_empty() => Address::Unix(SOCKETS.into()),
             None if name.starts_with('/') => Address::Unix(name.into()),
-            ip => Address::Tcp { name: name.to_string(), ip },
+            ip => Address::Tcp {
+                name: name.to_string(),
+                ip,
+            },
         };
         Ok(Host { address, port })
     };
@@ -386,53 +457,116 @@ fn hosts(given: &Parameters) -> Result<Vec<Host>, Stop> {
 /// What the string leaves out follows `receive_timeout`, so that a server that is gone is noticed
 /// after that time also where nobody reads.
 fn tcp(given: &Parameters, receive_timeout: Duration) -> Result<Tcp, Stop> {
-    let positive = |seconds: i32| u64::try_from(seconds).ok().filter(|&s| s > 0).map(Duration::from_secs);
+    let positive = |seconds: i32| {
+        u64::try_from(seconds)
+            .ok()
+            .filter(|&s| s > 0)
+            .map(Duration::from_secs)
+    };
     let part = |of: u32| Some((receive_timeout / of).max(Duration::from_secs(1)));
     Ok(Tcp {
         keepalives: given.number::<i32>("keepalives")? != Some(0),
         idle: given.number("keepalives_idle")?.map_or(part(2), positive),
-        interval: given.number("keepalives_interval")?.map_or(part(6), positive),
-        count: given.number("keepalives_count")?.map_or(Some(3), |count: i32| u32::try_from(count).ok().filter(|&n| n > 0)),
-        user_timeout: given.number("tcp_user_timeout")?.map_or(Some(receive_timeout), |ms: i32| {
-            u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis)
-        }),
+        interval: given
+            .number("keepalives_interval")?
+            .map_or(part(6), positive),
+        count: given
+            .number("keepalives_count")?
+            .map_or(Some(3), |count: i32| {
+                u32::try_from(count).ok().filter(|&n| n > 0)
+            }),
+        user_timeout: given
+            .number("tcp_user_timeout")?
+            .map_or(Some(receive_timeout), |ms: i32| {
+                u64::try_from(ms)
+                    .ok()
+                    .filter(|&ms| ms > 0)
+                    .map(Duration::from_millis)
+            }),
     })
 }
 
 /// `home` is `~/.postgresql`, where libpq's own files are.
 fn tls(given: &Parameters, home: Option<&Path>) -> Result<Tls, Stop> {
-    let default = |name: &str| home.map(|home| home.join(name)).filter(|file| file.exists());
-    let file = |key: &str, name: &str| given.filled(key).map(PathBuf::from).or_else(|| default(name));
+    let default = |name: &str| {
+        home.map(|home| home.join(name))
+            .filter(|file| file.exists())
+    };
+    let file = |key: &str, name: &str| {
+        given
+            .filled(key)
+            .map(PathBuf::from)
+            .or_else(|| default(name))
+    };
     let system = given.filled("sslrootcert") == Some("system");
-    let mode = given.word("sslmode", if system { "verify-full" } else { "prefer" }, |word| {
-        use SslMode::*;
-        [Disable, Allow, Prefer, Require, VerifyCa, VerifyFull].into_iter().find(|mode| mode.to_string() == word)
-    })?;
+    let mode = given.word(
+        "sslmode",
+        if system { "verify-full" } else { "prefer" },
+        |word| {
+            use SslMode::*;
+            [Disable, Allow, Prefer, Require, VerifyCa, VerifyFull]
+                .into_iter()
+                .find(|mode| mode.to_string() == word)
+        },
+    )?;
     if system && mode != SslMode::VerifyFull {
         return Err(given.wrong("sslrootcert", format!("system needs sslmode=verify-full: with {mode} any of its many authorities could vouch for any name")));
     }
-    let root = if system { Root::System } else { file("sslrootcert", "root.crt").map_or(Root::None, Root::File) };
+    let root = if system {
+        Root::System
+    } else {
+        file("sslrootcert", "root.crt").map_or(Root::None, Root::File)
+    };
     if root == Root::None && mode >= SslMode::VerifyCa {
         return Err(given.wrong("sslmode", format!("{mode} needs a root certificate: set sslrootcert to its file, or to system with verify-full")));
     }
-    let identity = match (file("sslcert", "postgresql.crt"), file("sslkey", "postgresql.key")) {
+    let identity = match (
+        file("sslcert", "postgresql.crt"),
+        file("sslkey", "postgresql.key"),
+    ) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
-        (Some(_), None) => return Err(given.wrong("sslcert", "a certificate without its key: set sslkey".into())),
+        (Some(_), None) => {
+            return Err(given.wrong(
+                "sslcert",
+                "a certificate without its key: set sslkey".into(),
+            ));
+        }
         (None, _) => None,
     };
+    if root == Root::None && given.filled("sslcrl").is_some() {
+        return Err(given.wrong(
+            "sslcrl",
+            "revocations need a root certificate: set sslrootcert".into(),
+        ));
+    }
     let key_password = given.get("sslpassword").map(Secret::new);
-    Ok(Tls { mode, root, identity, key_password, revoked: file("sslcrl", "root.crl") })
+    Ok(Tls {
+        mode,
+        root,
+        identity,
+        key_password,
+        revoked: file("sslcrl", "root.crl"),
+    })
 }
 
 impl Parameters {
     /// One of several words.
-    fn word<T>(&self, key: &str, default: &str, read: impl Fn(&str) -> Option<T>) -> Result<T, Stop> {
+    fn word<T>(
+        &self,
+        key: &str,
+        default: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, Stop> {
         let word = self.filled(key).unwrap_or(default);
         read(word).ok_or_else(|| self.wrong(key, format!("`{word}` is not one of its values")))
     }
 
     fn number<T: FromStr>(&self, key: &str) -> Result<Option<T>, Stop> {
-        let read = |text: &str| text.trim().parse().map_err(|_| self.wrong(key, format!("`{text}` is not a whole number")));
+        let read = |text: &str| {
+            text.trim()
+                .parse()
+                .map_err(|_| self.wrong(key, format!("`{text}` is not a whole number")))
+        };
         self.filled(key).map(read).transpose()
     }
 }

@@ -6,7 +6,7 @@ use std::{error::Error as _, io};
 use anyhow::anyhow;
 use tokio_postgres::error::SqlState;
 
-use super::{conninfo::ConnInfo, open::Attempt};
+use super::{conninfo::ConnInfo, open::Attempt, server_error::ServerError, wire::quote_identifier};
 use crate::{
     error::{Exit, Failure},
     stop,
@@ -41,7 +41,11 @@ impl std::fmt::Display for Who<'_> {
         if let Some(host) = &self.host {
             write!(f, "{host}: ")?;
         }
-        write!(f, "database {}, user {}", self.info.database, self.info.user)
+        write!(
+            f,
+            "database {}, user {}",
+            self.info.database, self.info.user
+        )
     }
 }
 
@@ -61,19 +65,31 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
         false => Failure::Passing(text(advice)),
     };
     let login = during != During::Statement;
-    let (user, database) = (identifier(&info.user), identifier(&info.database));
+    let (user, database) = (
+        quote_identifier(&info.user),
+        quote_identifier(&info.database),
+    );
     match code {
-        c if login && (*c == SqlState::INVALID_PASSWORD || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
+        c if login
+            && (*c == SqlState::INVALID_PASSWORD
+                || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION) =>
+        {
             typing_error("check user and password in postgres.url, and pg_hba.conf")
         }
-        c if login && *c == SqlState::INVALID_CATALOG_NAME => typing_error("check the database in postgres.url"),
-        c if login && *c == SqlState::PROTOCOL_VIOLATION => {
-            typing_error("a pooler in between? connect to PostgreSQL itself: replication needs a session of its own")
+        c if login && *c == SqlState::INVALID_CATALOG_NAME => {
+            typing_error("check the database in postgres.url")
         }
+        c if login && *c == SqlState::PROTOCOL_VIOLATION => typing_error(
+            "a pooler in between? connect to PostgreSQL itself: replication needs a session of its own",
+        ),
         c if *c == SqlState::INSUFFICIENT_PRIVILEGE => {
             let advice = match during {
-                During::Login => format!("as its owner: GRANT CONNECT ON DATABASE {database} TO {user}"),
-                During::ReplicationLogin => format!("as a superuser: ALTER ROLE {user} REPLICATION"),
+                During::Login => {
+                    format!("as its owner: GRANT CONNECT ON DATABASE {database} TO {user}")
+                }
+                During::ReplicationLogin => {
+                    format!("as a superuser: ALTER ROLE {user} REPLICATION")
+                }
                 During::Statement => format!("role {user} lacks the right"),
             };
             Failure::Stop(stop!(Exit::Error, "{}", text(&advice)))
@@ -82,26 +98,36 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
             During::ReplicationLogin => {
                 "end another one, or raise max_wal_senders: ALTER SYSTEM SET max_wal_senders = 20, then restart the server"
             }
-            _ => "end others, or raise max_connections: ALTER SYSTEM SET max_connections = 200, then restart the server",
+            _ => {
+                "end others, or raise max_connections: ALTER SYSTEM SET max_connections = 200, then restart the server"
+            }
         })),
-        c if *c == SqlState::CANNOT_CONNECT_NOW => Failure::Passing(text("the server is starting, stopping or recovering")),
-        c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => {
-            Failure::Passing(text("the server is a standby or read-only; target_session_attrs=primary looks for another host"))
+        c if *c == SqlState::CANNOT_CONNECT_NOW => {
+            Failure::Passing(text("the server is starting, stopping or recovering"))
         }
+        c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => Failure::Passing(text(
+            "the server is a standby or read-only; target_session_attrs=primary looks for another host",
+        )),
         _ => Failure::Passing(text("")),
     }
 }
 
 impl Attempt {
     pub fn who(&self) -> Who<'_> {
-        Who { host: Some(self.host.to_string()), info: &self.info }
+        Who {
+            host: Some(self.host.to_string()),
+            info: &self.info,
+        }
     }
 
     /// The server answered the login with an error.
     pub fn refused(&self, code: &SqlState, message: &str, during: During) -> Refused {
-        let login = *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION;
+        let login = *code == SqlState::INVALID_PASSWORD
+            || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION;
         let message = match (&self.password, login) {
-            (Some(password), true) => format!("{message} (the password is from {})", password.source),
+            (Some(password), true) => {
+                format!("{message} (the password is from {})", password.source)
+            }
             (None, true) => format!("{message} (no password was found)"),
             _ => message.to_string(),
         };
@@ -124,13 +150,33 @@ impl Attempt {
             true => Failure::Stop(stop!(Exit::Error, "{who}: {why}{password}")),
             false => Failure::Passing(anyhow!("{who}: {why}{password}")),
         };
-        Refused { failure, other_way: false }
+        Refused {
+            failure,
+            other_way: false,
+        }
     }
 
     /// The connection broke during login.
     pub fn broken(&self, error: impl Into<anyhow::Error>) -> Refused {
         let failure = Failure::Passing(error.into().context(self.who().to_string()));
-        Refused { failure, other_way: false }
+        Refused {
+            failure,
+            other_way: false,
+        }
+    }
+
+    /// The same for the replication connection, whose errors carry a [`ServerError`].
+    pub(super) fn replication_refused(&self, failure: Failure) -> Refused {
+        match failure {
+            Failure::Passing(error) => match error.downcast::<ServerError>() {
+                Ok(server) => self.refused(&server.code, &server.message, During::ReplicationLogin),
+                Err(error) => self.broken(error),
+            },
+            stop => Refused {
+                failure: stop,
+                other_way: false,
+            },
+        }
     }
 
     /// The same for tokio_postgres.
@@ -139,7 +185,9 @@ impl Attempt {
             return self.refused(db.code(), &message(db), During::Login);
         }
         match error.source() {
-            Some(cause) if !cause.is::<io::Error>() => self.disagreed(&format!("cannot log in: {cause}")),
+            Some(cause) if !cause.is::<io::Error>() => {
+                self.disagreed(&format!("cannot log in: {cause}"))
+            }
             _ => self.broken(error),
         }
     }
@@ -149,7 +197,12 @@ impl Attempt {
 pub fn of_statement(error: tokio_postgres::Error, doing: &str, info: &ConnInfo) -> Failure {
     let who = Who { host: None, info };
     match error.as_db_error() {
-        Some(db) => classify(db.code(), &format!("cannot {doing}: {}", message(db)), During::Statement, &who),
+        Some(db) => classify(
+            db.code(),
+            &format!("cannot {doing}: {}", message(db)),
+            During::Statement,
+            &who,
+        ),
         None => Failure::Passing(anyhow!(error).context(format!("{who}: cannot {doing}"))),
     }
 }
@@ -157,13 +210,4 @@ pub fn of_statement(error: tokio_postgres::Error, doing: &str, info: &ConnInfo) 
 fn message(error: &tokio_postgres::error::DbError) -> String {
     let detail = error.detail().map(|detail| format!(" ({detail})"));
     format!("{}{}", error.message(), detail.unwrap_or_default())
-}
-
-/// A name as SQL has it, in quotes unless it needs none.
-pub fn identifier(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    match name.chars().all(plain) && !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() {
-        true => name.to_string(),
-        false => format!("\"{}\"", name.replace('"', "\"\"")),
-    }
 }

@@ -71,7 +71,12 @@ where
                     continue;
                 }
             };
-            let attempt = Attempt { info: info.clone(), host: host.clone(), password, wanted };
+            let attempt = Attempt {
+                info: info.clone(),
+                host: host.clone(),
+                password,
+                wanted,
+            };
             let targets = match within(info.connect_timeout, look_up(host)).await {
                 Ok(targets) => targets,
                 Err(error) => {
@@ -91,11 +96,18 @@ where
             }
         }
     }
-    Err(Failure::Passing(anyhow!("cannot connect to PostgreSQL: {}", troubles.join("; "))))
+    Err(Failure::Passing(anyhow!(
+        "cannot connect to PostgreSQL: {}",
+        troubles.join("; ")
+    )))
 }
 
 /// With TLS, without, or one after the other, as `sslmode` says.
-async fn at_target<T, F>(attempt: &Attempt, target: &Target, login: &impl Fn(Opened) -> F) -> Result<T, Failure>
+async fn at_target<T, F>(
+    attempt: &Attempt,
+    target: &Target,
+    login: &impl Fn(Opened) -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Refused>>,
 {
@@ -116,22 +128,35 @@ where
                     return Ok(Err((Failure::Passing(error), other_way)));
                 }
             };
-            let login = login(Opened { stream, attempt: attempt.clone() }).await;
+            let login = login(Opened {
+                stream,
+                attempt: attempt.clone(),
+            })
+            .await;
             Ok(login.map_err(|refused| (refused.failure, refused.other_way)))
         });
         match tried.await {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err((failure, true))) => last = Some(failure),
             Ok(Err((failure, false))) => return Err(failure),
-            Err(silence) => return Err(Failure::Passing(silence.context(attempt.host.to_string()))),
+            Err(silence) => {
+                return Err(Failure::Passing(silence.context(attempt.host.to_string())));
+            }
         }
     }
     Err(last.expect("there is at least one way"))
 }
 
-async fn within<T>(limit: Option<Duration>, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let Some(limit) = limit else { return work.await };
-    time::timeout(limit, work).await.unwrap_or_else(|_| Err(anyhow!("no answer within {limit:?} (connect_timeout)")))
+async fn within<T>(
+    limit: Option<Duration>,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    let Some(limit) = limit else {
+        return work.await;
+    };
+    time::timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(anyhow!("no answer within {limit:?} (connect_timeout)")))
 }
 
 /// Anew each time: after a failover the name leads elsewhere.
@@ -151,18 +176,27 @@ async fn look_up(host: &Host) -> anyhow::Result<Vec<Target>> {
 }
 
 async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Stream, Unreached> {
-    let dead = |error| Unreached { error, other_way: false };
+    let dead = |error| Unreached {
+        error,
+        other_way: false,
+    };
     let address = match target {
         Target::Tcp(address) => address,
         Target::Unix(path) => {
-            return UnixStream::connect(path).await.map(Stream::Unix).map_err(|error| dead(error.into()));
+            return UnixStream::connect(path)
+                .await
+                .map(Stream::Unix)
+                .map_err(|error| dead(error.into()));
         }
     };
     let name = match &attempt.host.address {
         Address::Tcp { name, .. } if !name.is_empty() => name.clone(),
         _ => address.ip().to_string(),
     };
-    let mut socket = TcpStream::connect(address).await.with_context(|| format!("at {}", address.ip())).map_err(dead)?;
+    let mut socket = TcpStream::connect(address)
+        .await
+        .with_context(|| format!("at {}", address.ip()))
+        .map_err(dead)?;
     configure(&socket, &attempt.info.tcp).map_err(|error| dead(error.into()))?;
     if !with_tls {
         return Ok(Stream::Tcp(socket));
@@ -171,11 +205,16 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
     if !offers_tls(&mut socket).await.map_err(dead)? {
         return match mode {
             SslMode::Prefer => Ok(Stream::Tcp(socket)),
-            mode => Err(dead(anyhow!("the server offers no TLS, but sslmode is {mode}"))),
+            mode => Err(dead(anyhow!(
+                "the server offers no TLS, but sslmode is {mode}"
+            ))),
         };
     }
     let stream = tls::handshake(&attempt.info.tls, &name, socket).await;
-    stream.map_err(|error| Unreached { error, other_way: mode == SslMode::Prefer })
+    stream.map_err(|error| Unreached {
+        error,
+        other_way: mode == SslMode::Prefer,
+    })
 }
 
 /// Asks for TLS. Exactly one byte is read: what came after it in clear text could be an attacker's.
@@ -187,8 +226,12 @@ async fn offers_tls(socket: &mut TcpStream) -> anyhow::Result<bool> {
         Ok(b'N') => Ok(false),
         // Its text is unauthenticated, so it is not shown.
         Ok(b'E') => bail!("the server answered the request for TLS with an error"),
-        Ok(_) => bail!("not a PostgreSQL server: it answered the request for TLS with something else"),
-        Err(error) => Err(anyhow!(error).context("the server closed the connection at the request for TLS")),
+        Ok(_) => {
+            bail!("not a PostgreSQL server: it answered the request for TLS with something else")
+        }
+        Err(error) => {
+            Err(anyhow!(error).context("the server closed the connection at the request for TLS"))
+        }
     }
 }
 
@@ -197,9 +240,15 @@ fn configure(socket: &TcpStream, tcp: &Tcp) -> io::Result<()> {
     let socket = SockRef::from(socket);
     if tcp.keepalives {
         let mut keepalive = TcpKeepalive::new();
-        keepalive = tcp.idle.map_or(keepalive.clone(), |idle| keepalive.with_time(idle));
-        keepalive = tcp.interval.map_or(keepalive.clone(), |interval| keepalive.with_interval(interval));
-        keepalive = tcp.count.map_or(keepalive.clone(), |count| keepalive.with_retries(count));
+        keepalive = tcp
+            .idle
+            .map_or(keepalive.clone(), |idle| keepalive.with_time(idle));
+        keepalive = tcp.interval.map_or(keepalive.clone(), |interval| {
+            keepalive.with_interval(interval)
+        });
+        keepalive = tcp
+            .count
+            .map_or(keepalive.clone(), |count| keepalive.with_retries(count));
         socket.set_keepalive(true)?;
         socket.set_tcp_keepalive(&keepalive)?;
     }
@@ -209,14 +258,30 @@ fn configure(socket: &TcpStream, tcp: &Tcp) -> io::Result<()> {
 }
 
 impl Attempt {
+    /// Whether [`Attempt::accepts`] has to be asked at all.
+    pub fn asks_for_role(&self) -> bool {
+        self.wanted != SessionAttrs::Any
+    }
+
     /// Whether the server may be used, by two parameters it reports at login. For the login to
     /// ask; another host may be what is wanted.
-    pub fn accepts(&self, in_hot_standby: Option<&str>, read_only: Option<&str>) -> Result<(), Refused> {
+    pub fn accepts(
+        &self,
+        in_hot_standby: Option<&str>,
+        read_only: Option<&str>,
+    ) -> Result<(), Refused> {
         let on = |value: Option<&str>| value == Some("on");
         if self.wanted.accept(on(in_hot_standby), on(read_only)) {
             return Ok(());
         }
-        let error = anyhow!("{}: not what target_session_attrs={} asks for", self.host, self.wanted);
-        Err(Refused { failure: Failure::Passing(error), other_way: false })
+        let error = anyhow!(
+            "{}: not what target_session_attrs={} asks for",
+            self.host,
+            self.wanted
+        );
+        Err(Refused {
+            failure: Failure::Passing(error),
+            other_way: false,
+        })
     }
 }

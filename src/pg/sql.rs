@@ -38,12 +38,22 @@ async fn log_in(opened: Opened, application_name: &str) -> Result<Client, Refuse
         .channel_binding(info.channel_binding)
         // TLS is done: `Direct` keeps tokio_postgres from asking the server for it once more.
         .ssl_negotiation(SslNegotiation::Direct)
-        .ssl_mode(if stream.is_tls() { SslMode::Require } else { SslMode::Disable });
+        .ssl_mode(if stream.is_tls() {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
     if let Some(password) = &attempt.password {
         config.password(password.text.reveal());
     }
-    let (client, connection) = config.connect_raw(stream, Done).await.map_err(|error| attempt.sql_refused(error))?;
-    attempt.accepts(connection.parameter("in_hot_standby"), connection.parameter("default_transaction_read_only"))?;
+    let (client, connection) = config
+        .connect_raw(stream, Done)
+        .await
+        .map_err(|error| attempt.sql_refused(error))?;
+    attempt.accepts(
+        connection.parameter("in_hot_standby"),
+        connection.parameter("default_transaction_read_only"),
+    )?;
     let name = application_name.to_string();
     let host = attempt.host.clone();
     tokio::spawn(async move {
@@ -51,6 +61,9 @@ async fn log_in(opened: Opened, application_name: &str) -> Result<Client, Refuse
             debug!(%host, application_name = name, "connection ended: {:#}", anyhow::Error::from(error));
         }
     });
-    client.simple_query(DURABLE).await.map_err(|error| attempt.sql_refused(error))?;
+    client
+        .simple_query(DURABLE)
+        .await
+        .map_err(|error| attempt.sql_refused(error))?;
     Ok(client)
 }

@@ -50,7 +50,9 @@ impl Stream {
     pub fn is_drained(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => true,
-            Stream::Tls(stream) => stream.get_ref().buffer().is_empty() && stream.ssl().pending() == 0,
+            Stream::Tls(stream) => {
+                stream.get_ref().buffer().is_empty() && stream.ssl().pending() == 0
+            }
         }
     }
 
@@ -58,7 +60,9 @@ impl Stream {
     /// of its signature, SHA-256 in place of the broken ones. `None` without TLS, and for
     /// signatures without a hash of their own (Ed25519, RSA-PSS).
     pub fn certificate_digest(&self) -> Option<Vec<u8>> {
-        let Stream::Tls(stream) = self else { return None };
+        let Stream::Tls(stream) = self else {
+            return None;
+        };
         let certificate = stream.ssl().peer_certificate()?;
         let signature = certificate.signature_algorithm().object().nid();
         let digest = match signature.signature_algorithms()?.digest {
@@ -80,7 +84,11 @@ pub fn connector(tls: &Tls) -> anyhow::Result<SslConnector> {
     let mut builder = SslConnector::builder(SslMethod::tls_client())?;
     builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
     builder.set_alpn_protos(b"\x0apostgresql")?;
-    builder.set_verify(if verifies(tls) { SslVerifyMode::PEER } else { SslVerifyMode::NONE });
+    builder.set_verify(if verifies(tls) {
+        SslVerifyMode::PEER
+    } else {
+        SslVerifyMode::NONE
+    });
     // A store of our own: the builder's trusts the system's authorities besides the given one.
     let mut store = X509StoreBuilder::new()?;
     match &tls.root {
@@ -89,27 +97,36 @@ pub fn connector(tls: &Tls) -> anyhow::Result<SslConnector> {
         Root::File(file) => {
             let name = file.display();
             let pem = fs::read(file).with_context(|| format!("cannot read sslrootcert {name}"))?;
-            let certificates = X509::stack_from_pem(&pem).with_context(|| format!("sslrootcert {name}"))?;
+            let certificates =
+                X509::stack_from_pem(&pem).with_context(|| format!("sslrootcert {name}"))?;
             if certificates.is_empty() {
                 bail!("sslrootcert {name} has no certificate in PEM form");
             }
-            certificates.into_iter().try_for_each(|certificate| store.add_cert(certificate))?;
+            certificates
+                .into_iter()
+                .try_for_each(|certificate| store.add_cert(certificate))?;
         }
     }
     if let Some(file) = tls.revoked.as_ref().filter(|_| verifies(tls)) {
         let name = file.display();
         fs::metadata(file).with_context(|| format!("cannot read sslcrl {name}"))?;
         let lookup = store.add_lookup(X509Lookup::file())?;
-        lookup.load_crl_file(file, SslFiletype::PEM).with_context(|| format!("sslcrl {name}"))?;
+        lookup
+            .load_crl_file(file, SslFiletype::PEM)
+            .with_context(|| format!("sslcrl {name}"))?;
         store.set_flags(X509VerifyFlags::CRL_CHECK | X509VerifyFlags::CRL_CHECK_ALL)?;
     }
     builder.set_cert_store(store.build());
     if let Some((certificate, key)) = &tls.identity {
         let (name, key_name) = (certificate.display(), key.display());
         fs::metadata(certificate).with_context(|| format!("cannot read sslcert {name}"))?;
-        builder.set_certificate_chain_file(certificate).with_context(|| format!("sslcert {name}"))?;
+        builder
+            .set_certificate_chain_file(certificate)
+            .with_context(|| format!("sslcert {name}"))?;
         builder.set_private_key(&*private_key(key, tls.key_password.as_ref())?)?;
-        builder.check_private_key().with_context(|| format!("sslkey {key_name} is not the key of sslcert {name}"))?;
+        builder
+            .check_private_key()
+            .with_context(|| format!("sslkey {key_name} is not the key of sslcert {name}"))?;
     }
     Ok(builder.build())
 }
@@ -123,21 +140,30 @@ fn private_key(file: &Path, password: Option<&Secret>) -> anyhow::Result<PKey<Pr
     }
     let pem = fs::read(file).with_context(|| format!("cannot read sslkey {name}"))?;
     let answer = |buffer: &mut [u8]| {
-        let password = password.map(|password| password.reveal().as_bytes()).unwrap_or_default();
-        let Some(place) = buffer.get_mut(..password.len()).filter(|place| !place.is_empty()) else {
+        let password = password
+            .map(|password| password.reveal().as_bytes())
+            .unwrap_or_default();
+        let Some(place) = buffer
+            .get_mut(..password.len())
+            .filter(|place| !place.is_empty())
+        else {
             return Err(ErrorStack::get());
         };
         place.copy_from_slice(password);
         Ok(password.len())
     };
-    PKey::private_key_from_pem_callback(&pem, answer)
-        .map_err(|_| anyhow!("sslkey {name}: not a private key in PEM form, or sslpassword is wrong or missing"))
+    PKey::private_key_from_pem_callback(&pem, answer).map_err(|_| {
+        anyhow!("sslkey {name}: not a private key in PEM form, or sslpassword is wrong or missing")
+    })
 }
 
 /// The handshake. `name` is what the certificate must be for, with `verify-full`.
 pub(super) async fn handshake(tls: &Tls, name: &str, socket: TcpStream) -> anyhow::Result<Stream> {
     let full = tls.mode == SslMode::VerifyFull;
-    let ssl = connector(tls)?.configure()?.verify_hostname(full).into_ssl(name)?;
+    let ssl = connector(tls)?
+        .configure()?
+        .verify_hostname(full)
+        .into_ssl(name)?;
     let mut stream = SslStream::new(ssl, BufReader::with_capacity(BELOW_TLS, socket))?;
     if let Err(error) = Pin::new(&mut stream).connect().await {
         return Err(match stream.ssl().verify_result() {
@@ -168,13 +194,21 @@ macro_rules! each {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut task::Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         each!(self, inner => Pin::new(inner).poll_read(cx, buf))
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut task::Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         each!(self, inner => Pin::new(inner).poll_write(cx, buf))
     }
 
@@ -189,7 +223,8 @@ impl AsyncWrite for Stream {
 
 impl TlsStream for Stream {
     fn channel_binding(&self) -> ChannelBinding {
-        self.certificate_digest().map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
+        self.certificate_digest()
+            .map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
     }
 }
 

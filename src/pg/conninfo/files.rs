@@ -15,13 +15,20 @@ pub fn password(file: &Path, host: &str, port: u16, database: &str, user: &str) 
     }
     let text = fs::read_to_string(file).ok()?;
     let port = port.to_string();
-    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
-        let fields = fields(line);
-        let [host_is, port_is, database_is, user_is, password] = &fields[..] else { return None };
-        let fits = |field: &Field, value: &str| field.any || field.text == value;
-        let all = fits(host_is, host) && fits(port_is, &port) && fits(database_is, database) && fits(user_is, user);
-        (all && !password.text.is_empty()).then(|| password.text.clone())
-    })
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .find_map(|line| {
+            let fields = fields(line);
+            let [host_is, port_is, database_is, user_is, password] = &fields[..] else {
+                return None;
+            };
+            let fits = |field: &Field, value: &str| field.any || field.text == value;
+            let all = fits(host_is, host)
+                && fits(port_is, &port)
+                && fits(database_is, database)
+                && fits(user_is, user);
+            (all && !password.text.is_empty()).then(|| password.text.clone())
+        })
 }
 
 /// libpq ignores a password file that group or others can read, and so do we.
@@ -37,14 +44,20 @@ struct Field {
 
 /// Five fields between colons; `\` escapes a colon or itself. The password is the rest of the line.
 fn fields(line: &str) -> Vec<Field> {
-    let mut fields = vec![Field { text: String::new(), any: false }];
+    let mut fields = vec![Field {
+        text: String::new(),
+        any: false,
+    }];
     let mut chars = line.trim_end_matches('\r').chars();
     while let Some(c) = chars.next() {
         let last = fields.len() - 1;
         match c {
             ':' if last < 4 => {
                 fields[last].any &= fields[last].text == "*";
-                fields.push(Field { text: String::new(), any: false });
+                fields.push(Field {
+                    text: String::new(),
+                    any: false,
+                });
             }
             '\\' => fields[last].text.extend(chars.next()),
             '*' if fields[last].text.is_empty() => {
@@ -76,9 +89,14 @@ pub fn service(file: &Path, service: &str) -> Result<Option<Vec<(String, String)
             }
             found = (name.0 == service).then(Vec::new);
         } else if let Some(found) = &mut found {
-            let (key, value) = line.split_once('=').ok_or_else(|| format!("line {}: no `=`", number + 1))?;
+            let (key, value) = line
+                .split_once('=')
+                .ok_or_else(|| format!("line {}: no `=`", number + 1))?;
             if matches!(key.trim(), "service" | "servicefile") {
-                return Err(format!("line {}: a service cannot name another one", number + 1));
+                return Err(format!(
+                    "line {}: a service cannot name another one",
+                    number + 1
+                ));
             }
             found.push((key.trim().to_string(), value.trim().to_string()));
         }
@@ -117,11 +135,21 @@ mod tests {
             localhost:*:*:*:*\n\
             db:*:*:*:too late";
         let file = file(text, 0o600);
-        let password = |host, port, database, user| password(file.path(), host, port, database, user);
-        assert_eq!(password("db", 5432, "app", "walpost").as_deref(), Some("with:colon\\and:more"));
-        assert_eq!(password("db", 5433, "x", "y").as_deref(), Some("other port"));
+        let password =
+            |host, port, database, user| password(file.path(), host, port, database, user);
+        assert_eq!(
+            password("db", 5432, "app", "walpost").as_deref(),
+            Some("with:colon\\and:more")
+        );
+        assert_eq!(
+            password("db", 5433, "x", "y").as_deref(),
+            Some("other port")
+        );
         assert_eq!(password("a:b", 1, "x", "y").as_deref(), Some("escaped"));
-        assert_eq!(password("*", 1, "x", "y").as_deref(), Some("a host named star"));
+        assert_eq!(
+            password("*", 1, "x", "y").as_deref(),
+            Some("a host named star")
+        );
         assert_eq!(password("localhost", 1, "x", "y").as_deref(), Some("*"));
         assert_eq!(password("elsewhere", 1, "x", "y"), None);
     }
@@ -131,17 +159,39 @@ mod tests {
         let open = file("*:*:*:*:secret", 0o640);
         assert_eq!(password(open.path(), "h", 1, "d", "u"), None);
         assert!(group_can_read(open.path()));
-        assert_eq!(password(Path::new("/nowhere/pgpass"), "h", 1, "d", "u"), None);
+        assert_eq!(
+            password(Path::new("/nowhere/pgpass"), "h", 1, "d", "u"),
+            None
+        );
         assert!(!group_can_read(Path::new("/nowhere/pgpass")));
     }
 
     #[test]
     fn a_service_is_a_section() {
-        let file = file("# comment\n[a]\nhost=x\n\n[b]\n host = y \nport=5433\noptions=-c a=b\n[c]\nservice=a\n[d]\nhost\n", 0o644);
-        let pairs = |list: &[(&str, &str)]| Some(list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect::<Vec<_>>());
+        let file = file(
+            "# comment\n[a]\nhost=x\n\n[b]\n host = y \nport=5433\noptions=-c a=b\n[c]\nservice=a\n[d]\nhost\n",
+            0o644,
+        );
+        let pairs = |list: &[(&str, &str)]| {
+            Some(
+                list.iter()
+                    .map(|(k, v)| (k.to_string(), v.to_string()))
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(service(file.path(), "a"), Ok(pairs(&[("host", "x")])));
-        assert_eq!(service(file.path(), "b"), Ok(pairs(&[("host", "y"), ("port", "5433"), ("options", "-c a=b")])));
-        assert_eq!(service(file.path(), "c"), Err("line 10: a service cannot name another one".into()));
+        assert_eq!(
+            service(file.path(), "b"),
+            Ok(pairs(&[
+                ("host", "y"),
+                ("port", "5433"),
+                ("options", "-c a=b")
+            ]))
+        );
+        assert_eq!(
+            service(file.path(), "c"),
+            Err("line 10: a service cannot name another one".into())
+        );
         assert_eq!(service(file.path(), "d"), Err("line 12: no `=`".into()));
         assert_eq!(service(file.path(), "e"), Ok(None));
         assert_eq!(service(Path::new("/nowhere/service"), "a"), Ok(None));

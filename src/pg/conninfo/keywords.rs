@@ -82,8 +82,13 @@ impl Parameters {
         let mut found = Parameters(BTreeMap::new());
         if let Some(url) = &postgres.url {
             let shared = env.get("DATABASE_URL")? == Some(url.reveal());
-            let from = if shared { "DATABASE_URL" } else { "postgres.url" };
-            let pairs = string::parse(url.reveal()).map_err(|why| stop!(Exit::Usage, "{from}: {why}"))?;
+            let from = if shared {
+                "DATABASE_URL"
+            } else {
+                "postgres.url"
+            };
+            let pairs =
+                string::parse(url.reveal()).map_err(|why| stop!(Exit::Usage, "{from}: {why}"))?;
             for (key, value) in pairs {
                 let key = known(&key).map_err(|why| stop!(Exit::Usage, "{from}: {why}"))?;
                 found.0.insert(key, (value, from.to_string()));
@@ -100,7 +105,10 @@ impl Parameters {
         }
         for (key, variable) in KEYWORDS.iter().filter(|(_, variable)| !variable.is_empty()) {
             if let Some(value) = env.filled(variable)? {
-                found.0.entry(key).or_insert((value.to_string(), variable.to_string()));
+                found
+                    .0
+                    .entry(key)
+                    .or_insert((value.to_string(), variable.to_string()));
             }
         }
         Ok(found)
@@ -129,12 +137,22 @@ fn known(key: &str) -> Result<&'static str, String> {
         "application_name" | "client_encoding" | "replication" => {
             format!("connection parameter `{key}` is set by walpost itself; leave it out")
         }
-        key if REFUSED.contains(&key) => format!("connection parameter `{key}` is not supported; leave it out"),
+        key if REFUSED.contains(&key) => {
+            format!("connection parameter `{key}` is not supported; leave it out")
+        }
         key => {
             let alike = |keyword: &str| strsim::jaro(key, keyword);
-            let nearest = KEYWORDS.iter().map(|(keyword, _)| *keyword).max_by(|a, b| alike(a).total_cmp(&alike(b)));
-            let hint = nearest.filter(|name| alike(name) > 0.7).map(|name| format!("; did you mean `{name}`?"));
-            format!("unknown connection parameter `{key}`{}", hint.unwrap_or_default())
+            let nearest = KEYWORDS
+                .iter()
+                .map(|(keyword, _)| *keyword)
+                .max_by(|a, b| alike(a).total_cmp(&alike(b)));
+            let hint = nearest
+                .filter(|name| alike(name) > 0.7)
+                .map(|name| format!("; did you mean `{name}`?"));
+            format!(
+                "unknown connection parameter `{key}`{}",
+                hint.unwrap_or_default()
+            )
         }
     })
 }
@@ -143,16 +161,24 @@ fn known(key: &str) -> Result<&'static str, String> {
 fn read_service(service: &str, env: &Env) -> Result<Vec<(&'static str, String, String)>, Stop> {
     let user = match env.filled("PGSERVICEFILE")? {
         Some(file) => Some(PathBuf::from(file)),
-        None => env.filled("HOME")?.map(|home| Path::new(home).join(".pg_service.conf")),
+        None => env
+            .filled("HOME")?
+            .map(|home| Path::new(home).join(".pg_service.conf")),
     };
-    let system = Path::new(env.filled("PGSYSCONFDIR")?.unwrap_or(SYSCONFDIR)).join("pg_service.conf");
+    let system =
+        Path::new(env.filled("PGSYSCONFDIR")?.unwrap_or(SYSCONFDIR)).join("pg_service.conf");
     for file in user.into_iter().chain([system]) {
         let from = format!("service file {}", file.display());
         let wrong = |why: String| stop!(Exit::Usage, "{from}: {why}");
         if let Some(pairs) = files::service(&file, service).map_err(wrong)? {
-            let pairs = pairs.into_iter().map(|(key, value)| Ok((known(&key).map_err(wrong)?, value, from.clone())));
+            let pairs = pairs
+                .into_iter()
+                .map(|(key, value)| Ok((known(&key).map_err(wrong)?, value, from.clone())));
             return pairs.collect();
         }
     }
-    Err(stop!(Exit::Usage, "service `{service}` is in no service file (PGSERVICEFILE, ~/.pg_service.conf, pg_service.conf of the system)"))
+    Err(stop!(
+        Exit::Usage,
+        "service `{service}` is in no service file (PGSERVICEFILE, ~/.pg_service.conf, pg_service.conf of the system)"
+    ))
 }
