@@ -94,14 +94,17 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
             };
             Failure::Stop(stop!(Exit::Error, "{}", text(&advice)))
         }
-        c if *c == SqlState::TOO_MANY_CONNECTIONS => Failure::Passing(text(match during {
-            During::ReplicationLogin => {
-                "end another one, or raise max_wal_senders: ALTER SYSTEM SET max_wal_senders = 20, then restart the server"
-            }
-            _ => {
-                "end others, or raise max_connections: ALTER SYSTEM SET max_connections = 200, then restart the server"
-            }
-        })),
+        c if *c == SqlState::TOO_MANY_CONNECTIONS => {
+            let setting = match during {
+                During::ReplicationLogin => "max_wal_senders",
+                _ => "max_connections",
+            };
+            let advice = format!(
+                "end other connections, raise {setting} (ALTER SYSTEM SET {setting} = …, then restart the server) \
+                or the role's limit (ALTER ROLE {user} CONNECTION LIMIT -1)"
+            );
+            Failure::Passing(text(&advice))
+        }
         c if *c == SqlState::CANNOT_CONNECT_NOW => {
             Failure::Passing(text("the server is starting, stopping or recovering"))
         }

@@ -123,10 +123,10 @@ pub fn connector(tls: &Tls) -> anyhow::Result<SslConnector> {
         builder
             .set_certificate_chain_file(certificate)
             .with_context(|| format!("sslcert {name}"))?;
-        builder.set_private_key(&*private_key(key, tls.key_password.as_ref())?)?;
-        builder
-            .check_private_key()
-            .with_context(|| format!("sslkey {key_name} is not the key of sslcert {name}"))?;
+        let key = private_key(key, tls.key_password.as_ref())?;
+        // OpenSSL compares the two here already.
+        let matching = builder.set_private_key(&key);
+        matching.map_err(|_| anyhow!("sslkey {key_name} is not the key of sslcert {name}"))?;
     }
     Ok(builder.build())
 }
