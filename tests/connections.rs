@@ -591,7 +591,9 @@ async fn sessions_are_pinned(server: &Server) {
     server
         .sql("ALTER ROLE walpost SET synchronous_commit = remote_apply")
         .await;
-    let client = sql::connect(&info, "x").await.unwrap();
+    // In a task of its own, as the publisher does it.
+    let connecting = tokio::spawn(async move { sql::connect(&info, "x").await });
+    let client = connecting.await.unwrap().unwrap();
     let kept: String = client
         .query_one("SHOW synchronous_commit", &[])
         .await
