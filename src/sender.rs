@@ -226,13 +226,13 @@ impl<P: Enqueue> Sender<P> {
         // A gated row is asked for when its gate is open and it is the first that waits.
         if !waited && !self.topics.takes(number) {
             let state = topic.state.clone();
-            ledger.set_topic(seq, number);
+            ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
         let result = main
             .enqueue(&record, seq)
             .map_err(|code| refusal(code, seq, row, &record));
-        ledger.set_topic(seq, number);
+        ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
         ledger.set_state(seq, RowState::Enqueued);

@@ -77,6 +77,14 @@ impl Topics {
         &self.topics[number]
     }
 
+    pub fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Topic)> {
         self.topics.iter().enumerate()
     }
