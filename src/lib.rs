@@ -2,6 +2,7 @@ pub mod config;
 pub mod error;
 pub mod kafka;
 pub mod lsn;
+pub mod metrics;
 pub mod outbox;
 pub mod pg;
 pub mod state;

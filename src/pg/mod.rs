@@ -1,1 +1,4 @@
+pub mod quote;
+pub mod schema;
 pub mod slot;
+pub mod verdict;

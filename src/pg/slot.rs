@@ -8,8 +8,9 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
+pub use super::verdict::verdict;
 use crate::{
-    config::{Config, TableName},
+    config::{Config, Preset, TableName},
     lsn::Lsn,
 };
 
@@ -19,17 +20,53 @@ pub struct Names {
     pub slot: String,
     pub publication: String,
     pub table: TableName,
+    /// The table's columns that become something, by name.
+    pub columns: Vec<String>,
 }
+
+/// Preset `walpost`: the columns that become parts of a record.
+const WALPOST_COLUMNS: [&str; 9] = [
+    "event_id",
+    "aggregate_type",
+    "aggregate_id",
+    "aggregate_version",
+    "event_type",
+    "schema_version",
+    "payload",
+    "headers",
+    "occurred_at",
+];
 
 impl Names {
     /// Of a configuration that was loaded, so that has its one table.
     pub fn of(config: &Config) -> Names {
+        let outbox = &config.outbox[0];
+        let mut columns: Vec<String> = match outbox.preset {
+            Preset::Walpost => WALPOST_COLUMNS.map(String::from).into(),
+        };
+        let key = (!outbox.key.is_empty()).then(|| outbox.key.clone());
+        for column in placeholders(&outbox.topic).into_iter().chain(key) {
+            if !columns.contains(&column) {
+                columns.push(column);
+            }
+        }
         Names {
             slot: config.postgres.slot.clone(),
             publication: config.postgres.publication.clone(),
-            table: config.outbox[0].table.clone(),
+            table: outbox.table.clone(),
+            columns,
         }
     }
+}
+
+/// The columns in a topic template; doubled braces are literal.
+fn placeholders(template: &str) -> Vec<String> {
+    template
+        .replace("{{", "")
+        .split('{')
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
+        .collect()
 }
 
 /// One look at the server; everything in it is of the same moment but for `pg_stat_*`.
@@ -133,6 +170,7 @@ pub struct Publication {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Record {
     /// `creating`, `backfilling` or `ready`.
+    #[serde(default)]
     pub state: String,
     pub system_identifier: Option<String>,
     pub database: Option<String>,
@@ -257,5 +295,53 @@ impl<'a, T: serde::de::DeserializeOwned> FromSql<'a> for FromJson<T> {
 
     fn accepts(ty: &Type) -> bool {
         *ty == Type::JSON
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A slot where all is well, 256 bytes behind.
+    pub fn good() -> serde_json::Value {
+        json!({
+            "now": "2026-01-02T03:04:05.678901+00:00", "database": "app",
+            "server": {"version": "15.18", "version_num": 150018, "system_identifier": "7713717331013726184", "timeline": 1,
+                "in_recovery": false, "wal_lsn": "0/1000200", "synchronous_standby_names": ""},
+            "slot": {"slot_name": "walpost", "plugin": "pgoutput", "slot_type": "logical", "database": "app", "active": true, "active_pid": 7,
+                "restart_lsn": "0/1000000", "confirmed_flush_lsn": "0/1000100", "wal_status": "reserved", "safe_wal_size": null},
+            "holder": {"pid": 7, "client": "127.0.0.1", "application": "walpost:walpost", "since": "2026-01-02T03:00:00+00:00", "sync_state": "async"},
+            "table": {"oid": 16387, "kind": "r", "partition": false},
+            "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true,
+                "names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}},
+            "schema_version": 1,
+            "record": {"slot": "walpost", "state": "ready", "system_identifier": "7713717331013726184", "database": "app", "plugin": "pgoutput",
+                "consistent_point": "0/FFFF00", "publication": {}, "life": 1, "epoch": 0, "confirmed_lsn": null}
+        })
+    }
+
+    pub fn facts() -> SlotFacts {
+        serde_json::from_value(good()).unwrap()
+    }
+
+    pub fn names() -> Names {
+        Names {
+            slot: "walpost".into(),
+            publication: "walpost".into(),
+            table: TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            columns: WALPOST_COLUMNS.map(String::from).into(),
+        }
+    }
+
+    #[test]
+    fn placeholders_are_found_between_literal_braces() {
+        assert_eq!(placeholders("a.{b}.{c d}"), ["b", "c d"]);
+        assert_eq!(placeholders("{{a}}.{b}"), ["b"]);
+        assert!(placeholders("plain").is_empty());
     }
 }
