@@ -1,8 +1,10 @@
 pub mod config;
 pub mod error;
+pub mod http;
 pub mod kafka;
 pub mod lsn;
 pub mod metrics;
 pub mod outbox;
 pub mod pg;
 pub mod state;
+pub mod status;

@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub settled_rows: u64,
     /// Rows settled per second over about the last ten seconds.
     pub events_per_second: f64,
+    /// Bytes of WAL confirmed per second over the same time.
+    pub confirmed_bytes_per_second: f64,
 }
 
 pub struct State(Mutex<Snapshot>);
@@ -82,6 +84,7 @@ impl Default for State {
             slot: None,
             settled_rows: 0,
             events_per_second: 0.0,
+            confirmed_bytes_per_second: 0.0,
         }))
     }
 }
