@@ -14,7 +14,13 @@ use crate::config::parse_duration;
 #[command(name = "walpost", version, arg_required_else_help = true)]
 pub struct Cli {
     /// The configuration file [default: ./walpost.toml if there is one]
-    #[arg(long, global = true, value_name = "FILE", env = "WALPOST_CONFIG", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WALPOST_CONFIG",
+        hide_env_values = true
+    )]
     pub config: Option<PathBuf>,
 
     /// How log lines on stderr are written
@@ -117,9 +123,13 @@ mod tests {
 
     #[test]
     fn global_flags_may_follow_the_command() {
-        let cli = Cli::try_parse_from(["walpost", "init", "--log-level", "debug", "--timeout", "5s"]).unwrap();
+        let cli =
+            Cli::try_parse_from(["walpost", "init", "--log-level", "debug", "--timeout", "5s"])
+                .unwrap();
         assert_eq!(cli.log_level, LogLevel::Debug);
-        let Command::Init(init) = cli.command else { panic!("{:?}", cli.command) };
+        let Command::Init(init) = cli.command else {
+            panic!("{:?}", cli.command)
+        };
         assert_eq!(init.timeout, Duration::from_secs(5));
         assert!(Cli::try_parse_from(["walpost", "init", "--timeout", "0s"]).is_err());
     }

@@ -2,6 +2,7 @@ pub mod config;
 pub mod error;
 pub mod http;
 pub mod kafka;
+pub mod ledger;
 pub mod lsn;
 pub mod metrics;
 pub mod outbox;

@@ -18,7 +18,10 @@ pub fn start(format: LogFormat, level: LogLevel) {
         LogFormat::Text => layer.with_ansi(io::stderr().is_terminal()).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(layer).with(filter(level.into())).init();
+    tracing_subscriber::registry()
+        .with(layer)
+        .with(filter(level.into()))
+        .init();
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();
         tracing::error!(%panic, %backtrace, "internal error");
@@ -52,8 +55,17 @@ mod tests {
     fn libraries_never_say_more_than_info() {
         let trace = filter(LevelFilter::TRACE);
         assert!(trace.would_enable("walpost::relay", &Level::TRACE));
-        for library in ["tokio_postgres::query", "rdkafka::client", "librdkafka", "hyper::proto::h1"] {
-            assert!(trace.would_enable(library, &Level::INFO) && !trace.would_enable(library, &Level::DEBUG), "{library}");
+        for library in [
+            "tokio_postgres::query",
+            "rdkafka::client",
+            "librdkafka",
+            "hyper::proto::h1",
+        ] {
+            assert!(
+                trace.would_enable(library, &Level::INFO)
+                    && !trace.would_enable(library, &Level::DEBUG),
+                "{library}"
+            );
         }
         assert!(!filter(LevelFilter::ERROR).would_enable("tokio_postgres", &Level::INFO));
     }

@@ -10,8 +10,11 @@ use tokio_postgres::{
 
 pub use super::verdict::verdict;
 use crate::{
-    config::{Config, Preset, TableName},
+    config::{Config, TableName},
+    error::{Exit, Stop},
     lsn::Lsn,
+    outbox::relation::Mapping,
+    stop,
 };
 
 /// What the configuration calls the things that are watched.
@@ -24,49 +27,24 @@ pub struct Names {
     pub columns: Vec<String>,
 }
 
-/// Preset `walpost`: the columns that become parts of a record.
-const WALPOST_COLUMNS: [&str; 9] = [
-    "event_id",
-    "aggregate_type",
-    "aggregate_id",
-    "aggregate_version",
-    "event_type",
-    "schema_version",
-    "payload",
-    "headers",
-    "occurred_at",
-];
-
 impl Names {
     /// Of a configuration that was loaded, so that has its one table.
-    pub fn of(config: &Config) -> Names {
-        let outbox = &config.outbox[0];
-        let mut columns: Vec<String> = match outbox.preset {
-            Preset::Walpost => WALPOST_COLUMNS.map(String::from).into(),
-        };
-        let key = (!outbox.key.is_empty()).then(|| outbox.key.clone());
-        for column in placeholders(&outbox.topic).into_iter().chain(key) {
-            if !columns.contains(&column) {
-                columns.push(column);
+    pub fn of(config: &Config) -> Result<Names, Stop> {
+        let mapping = Mapping::new(&config.outbox[0])
+            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mut columns: Vec<String> = Vec::new();
+        for column in mapping.columns() {
+            if !columns.iter().any(|c| c == column) {
+                columns.push(column.to_owned());
             }
         }
-        Names {
+        Ok(Names {
             slot: config.postgres.slot.clone(),
             publication: config.postgres.publication.clone(),
-            table: outbox.table.clone(),
+            table: mapping.table,
             columns,
-        }
+        })
     }
-}
-
-/// The columns in a topic template; doubled braces are literal.
-fn placeholders(template: &str) -> Vec<String> {
-    template
-        .replace("{{", "")
-        .split('{')
-        .skip(1)
-        .filter_map(|rest| Some(rest.split_once('}')?.0.to_owned()))
-        .collect()
 }
 
 /// One look at the server; everything in it is of the same moment but for `pg_stat_*`.
@@ -326,6 +304,18 @@ pub mod tests {
         serde_json::from_value(good()).unwrap()
     }
 
+    const COLUMNS: [&str; 9] = [
+        "event_id",
+        "aggregate_type",
+        "aggregate_id",
+        "aggregate_version",
+        "event_type",
+        "schema_version",
+        "payload",
+        "headers",
+        "occurred_at",
+    ];
+
     pub fn names() -> Names {
         Names {
             slot: "walpost".into(),
@@ -334,14 +324,29 @@ pub mod tests {
                 schema: "public".into(),
                 name: "outbox".into(),
             },
-            columns: WALPOST_COLUMNS.map(String::from).into(),
+            columns: COLUMNS.map(String::from).into(),
         }
     }
 
     #[test]
-    fn placeholders_are_found_between_literal_braces() {
-        assert_eq!(placeholders("a.{b}.{c d}"), ["b", "c d"]);
-        assert_eq!(placeholders("{{a}}.{b}"), ["b"]);
-        assert!(placeholders("plain").is_empty());
+    fn mapped_columns_are_named_once() {
+        let mut config = Config::default();
+        config.outbox.push(
+            serde_json::from_value(
+                json!({"table": "public.outbox", "topic": "{tenant}.{event_type}"}),
+            )
+            .unwrap(),
+        );
+        let names = Names::of(&config).unwrap();
+        assert_eq!(
+            names.columns.iter().filter(|c| *c == "event_type").count(),
+            1
+        );
+        assert_eq!(names.columns.iter().filter(|c| *c == "tenant").count(), 1);
+        assert!(
+            COLUMNS.iter().all(|c| names.columns.iter().any(|n| n == c)),
+            "{:?}",
+            names.columns
+        );
     }
 }
