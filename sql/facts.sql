@@ -1,6 +1,6 @@
 -- All that is watched of one slot, in one row of one JSON column.
 -- $1 slot, $2 publication, $3 schema and $4 name of the outbox table.
--- {filter}, {columns}, {schemas}, {version}, {record}: what this server and database have, put in by the caller.
+-- Names in braces: what differs by the server's version and the database's content, put in by the caller.
 WITH tab AS (
   SELECT c.oid, c.relkind, c.relispartition, c.relnamespace
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace

@@ -1,8 +1,11 @@
+pub mod cli;
+pub mod commands;
 pub mod config;
 pub mod error;
 pub mod http;
 pub mod kafka;
 pub mod ledger;
+pub mod logging;
 pub mod lsn;
 pub mod metrics;
 pub mod outbox;

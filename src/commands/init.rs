@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use tokio::time::{Instant, sleep};
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::Client;
 
 use crate::{
     cli,
@@ -24,7 +24,7 @@ use crate::{
         setup::{self, Place, explain},
         slot::{Names, Slot, SlotFacts, facts},
         sql,
-        verdict::{covers, create_publication, missing_table, ours, verdict, wider},
+        verdict::{covers, missing_table, ours, verdict, wider},
     },
     stop,
 };
@@ -42,7 +42,13 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
         return Ok(Exit::Done);
     }
     let client = sql::connect(&conninfo, "walpost:init").await?;
-    let mut init = Init { names, conninfo, client, deadline: Instant::now() + options.timeout, timeout: options.timeout };
+    let mut init = Init {
+        names,
+        conninfo,
+        client,
+        deadline: Instant::now() + options.timeout,
+        timeout: options.timeout,
+    };
     init.lock().await?;
     init.go(options.create_table).await?;
     Ok(Exit::Done)
@@ -67,7 +73,10 @@ impl Init {
     /// keeps no snapshot open.
     async fn lock(&mut self) -> anyhow::Result<()> {
         let lock_timeout = format!("SET lock_timeout = {}", self.timeout.as_millis());
-        self.client.batch_execute(&lock_timeout).await.map_err(explain)?;
+        self.client
+            .batch_execute(&lock_timeout)
+            .await
+            .map_err(explain)?;
         let text = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtext('walpost.init'), 0)";
         loop {
             let rows = self.client.query_typed(text, &[]).await.map_err(explain)?;
@@ -90,14 +99,23 @@ impl Init {
         let mut facts = self.facts().await?;
         let session = self.session().await?;
         let database = facts.database.clone();
-        let place = Place { role: &session.role, database: &database };
+        let place = Place {
+            role: &session.role,
+            database: &database,
+        };
         possible(&facts, &session)?;
         let mut fresh_table = false;
         if facts.table.is_none() {
             if !create_table {
                 return Err(missing_table(&self.names).into());
             }
-            setup::create_table(&self.client, &self.names.table, facts.server.version_num, &place).await?;
+            setup::create_table(
+                &self.client,
+                &self.names.table,
+                facts.server.version_num,
+                &place,
+            )
+            .await?;
             say(&format!("made table {}", table(&self.names.table)))?;
             fresh_table = true;
             facts = self.facts().await?;
@@ -132,7 +150,9 @@ impl Init {
         self.publication(&facts, &place).await?;
         self.migrate(&facts, &place).await?;
         let unpublished = match (&adopted, fresh_table) {
-            (None, false) => setup::count_rows(&self.client, &self.names.table, COUNT_TO).await?.unwrap_or(0),
+            (None, false) => setup::count_rows(&self.client, &self.names.table, COUNT_TO)
+                .await?
+                .unwrap_or(0),
             _ => 0,
         };
         let consistent_point = match adopted {
@@ -142,10 +162,21 @@ impl Init {
         let facts = self.facts().await?;
         self.covered(&facts)?;
         setup::record_ready(&self.client, &facts, &self.names, consistent_point).await?;
-        let verb = if adopted.is_some() { "took over" } else { "made" };
-        say(&format!("{verb} slot {}: rows committed after {consistent_point} are published by `walpost run`", self.names.slot))?;
+        let verb = if adopted.is_some() {
+            "took over"
+        } else {
+            "made"
+        };
+        say(&format!(
+            "{verb} slot {}: rows committed after {consistent_point} are published by `walpost run`",
+            self.names.slot
+        ))?;
         if unpublished > 0 {
-            let more = if unpublished == COUNT_TO { " or more" } else { "" };
+            let more = if unpublished == COUNT_TO {
+                " or more"
+            } else {
+                ""
+            };
             tracing::warn!(
                 "{unpublished}{more} rows were in {} before the slot and are never published",
                 table(&self.names.table)
@@ -161,22 +192,32 @@ impl Init {
     async fn session(&self) -> anyhow::Result<Session> {
         let text = "SELECT current_user::text, pg_catalog.current_setting('wal_level')";
         let rows = self.client.query_typed(text, &[]).await.map_err(explain)?;
-        Ok(Session { role: rows[0].try_get(0)?, wal_level: rows[0].try_get(1)? })
+        Ok(Session {
+            role: rows[0].try_get(0)?,
+            wal_level: rows[0].try_get(1)?,
+        })
     }
 
     /// Everything was made before: nothing is changed.
     fn ready(&self, facts: &SlotFacts) -> anyhow::Result<()> {
         warn_all(verdict(facts, &self.names)?);
-        say(&format!("slot {} is ready; nothing was changed", self.names.slot))
+        say(&format!(
+            "slot {} is ready; nothing was changed",
+            self.names.slot
+        ))
     }
 
     async fn publication(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<()> {
-        if facts.publication.is_some() {
-            self.covered(facts)?;
-            return Ok(());
+        if let Some(publication) = &facts.publication {
+            warn_all(wider(publication, &self.names));
+            return self.covered(facts);
         }
         setup::make_publication(&self.client, &self.names, place).await?;
-        say(&format!("made publication {} of {}, inserts only", self.names.publication, table(&self.names.table)))
+        say(&format!(
+            "made publication {} of {}, inserts only",
+            self.names.publication,
+            table(&self.names.table)
+        ))
     }
 
     /// The publication is there and covers the table.
@@ -245,11 +286,17 @@ impl Init {
     async fn slot(&self, facts: &SlotFacts, role: &str, begun: bool) -> anyhow::Result<Lsn> {
         let name = &self.names.slot;
         setup::record_creating(&self.client, name).await?;
-        let limit = self.deadline.saturating_duration_since(Instant::now()).max(POLL_EVERY);
+        let limit = self
+            .deadline
+            .saturating_duration_since(Instant::now())
+            .max(POLL_EVERY);
         let made = create_slot(&self.conninfo, &self.client, name, role, limit).await;
         let made = made.and_then(|made| {
             let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
-            anyhow::ensure!(here == there, "two connections reached two clusters, with system identifiers {here} and {there}");
+            anyhow::ensure!(
+                here == there,
+                "two connections reached two clusters, with system identifiers {here} and {there}"
+            );
             Ok(made)
         });
         match made {
@@ -258,7 +305,9 @@ impl Init {
                 // A row of an earlier attempt stays, with its life: the next init starts again.
                 if !begun {
                     let forgotten = setup::forget(&self.client, name).await;
-                    forgotten.unwrap_or_else(|why| tracing::warn!("slot {name} stays marked as half-made: {why:#}"));
+                    forgotten.unwrap_or_else(|why| {
+                        tracing::warn!("slot {name} stays marked as half-made: {why:#}")
+                    });
                 }
                 Err(error)
             }
@@ -269,7 +318,10 @@ impl Init {
 /// The server can decode at all, and what is there is not of a newer walpost.
 fn possible(facts: &SlotFacts, session: &Session) -> Result<(), Stop> {
     if facts.server.in_recovery {
-        return Err(stop!(Exit::Error, "the server is a standby: run `walpost init` on the primary"));
+        return Err(stop!(
+            Exit::Error,
+            "the server is a standby: run `walpost init` on the primary"
+        ));
     }
     if session.wal_level != "logical" {
         return Err(stop!(
@@ -291,7 +343,9 @@ fn held(slot: &str, facts: &SlotFacts) -> Stop {
         Exit::Slot,
         "slot {slot} is read by pid {} ({}): stop that program, or choose another name (`postgres.slot`)",
         holder.map_or(0, |h| h.pid),
-        holder.and_then(|h| h.application.as_deref()).unwrap_or("an unknown application")
+        holder
+            .and_then(|h| h.application.as_deref())
+            .unwrap_or("an unknown application")
     )
 }
 

@@ -10,10 +10,7 @@ use crate::{
     error::{Exit, Failure, Stop},
     lsn::Lsn,
     pg::{
-        conninfo::ConnInfo,
-        quote::ident,
-        server_error::ServerError,
-        setup::explain,
+        conninfo::ConnInfo, quote::ident, server_error::ServerError, setup::explain,
         wire::Replication,
     },
     stop,
@@ -32,7 +29,13 @@ pub struct Made {
 }
 
 /// `client` is an ordinary connection to the same server, which looks and cancels.
-pub async fn create_slot(conninfo: &ConnInfo, client: &Client, slot: &str, role: &str, limit: Duration) -> anyhow::Result<Made> {
+pub async fn create_slot(
+    conninfo: &ConnInfo,
+    client: &Client,
+    slot: &str,
+    role: &str,
+    limit: Duration,
+) -> anyhow::Result<Made> {
     let deadline = Instant::now() + limit;
     let refused = |failure| refused(failure, slot, role);
     let connect = Replication::connect(conninfo, "walpost:init");
@@ -43,13 +46,28 @@ pub async fn create_slot(conninfo: &ConnInfo, client: &Client, slot: &str, role:
     // Also ends the waiting when this process is gone: the server does not notice a closed socket
     // while it waits for a lock. It counts for each lock anew, so the deadline is kept here too.
     let lock_timeout = format!("SET lock_timeout = {}", limit.as_millis());
-    replication.simple_query(&lock_timeout).await.map_err(refused)?;
-    let pid = first(&replication.simple_query("SELECT pg_catalog.pg_backend_pid()").await.map_err(refused)?, 0)?;
+    replication
+        .simple_query(&lock_timeout)
+        .await
+        .map_err(refused)?;
+    let pid = first(
+        &replication
+            .simple_query("SELECT pg_catalog.pg_backend_pid()")
+            .await
+            .map_err(refused)?,
+        0,
+    )?;
     let pid: i32 = pid.parse()?;
-    let system = replication.simple_query("IDENTIFY_SYSTEM").await.map_err(refused)?;
+    let system = replication
+        .simple_query("IDENTIFY_SYSTEM")
+        .await
+        .map_err(refused)?;
 
     // Not exported: an exported snapshot stays open until the next command.
-    let create = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", ident(slot));
+    let create = format!(
+        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT",
+        ident(slot)
+    );
     let mut creation = pin!(replication.simple_query(&create));
     let mut waiting_for = Vec::new();
     let mut told = false;
@@ -87,12 +105,19 @@ pub async fn create_slot(conninfo: &ConnInfo, client: &Client, slot: &str, role:
         _ => failure,
     });
     let rows = rows.map_err(refused)?;
-    Ok(Made { consistent_point: first(&rows, 1)?.parse()?, system_identifier: first(&system, 0)? })
+    Ok(Made {
+        consistent_point: first(&rows, 1)?.parse()?,
+        system_identifier: first(&system, 0)?,
+    })
 }
 
 /// A column of the only row.
 fn first(rows: &[Vec<Option<String>>], column: usize) -> anyhow::Result<String> {
-    let cell = rows.first().and_then(|row| row.get(column)).cloned().flatten();
+    let cell = rows
+        .first()
+        .and_then(|row| row.get(column))
+        .cloned()
+        .flatten();
     cell.ok_or_else(|| anyhow::anyhow!("the server's answer lacks column {}", column + 1))
 }
 
@@ -100,32 +125,52 @@ fn code(failure: &Failure) -> Option<SqlState> {
     let chain = match failure {
         Failure::Passing(error) | Failure::Stop(Stop { cause: error, .. }) => error,
     };
-    chain.chain().find_map(|e| e.downcast_ref::<ServerError>()).map(|e| e.code.clone())
+    chain
+        .chain()
+        .find_map(|e| e.downcast_ref::<ServerError>())
+        .map(|e| e.code.clone())
 }
 
 /// What the server refuses for want of a right or a free place, with the command that mends it.
 fn refused(failure: Failure, slot: &str, role: &str) -> anyhow::Error {
     let mend = match code(&failure) {
-        Some(SqlState::INSUFFICIENT_PRIVILEGE) => format!("let a superuser run `ALTER ROLE {} REPLICATION`", ident(role)),
-        Some(SqlState::CONFIGURATION_LIMIT_EXCEEDED) => "all replication slots are taken: drop one that is not needed \
+        Some(SqlState::INSUFFICIENT_PRIVILEGE) => format!(
+            "let a superuser run `ALTER ROLE {} REPLICATION`",
+            ident(role)
+        ),
+        Some(SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            "all replication slots are taken: drop one that is not needed \
             (`SELECT slot_name, active FROM pg_replication_slots`), or raise the limit with \
             `ALTER SYSTEM SET max_replication_slots = …` and restart the server"
-            .into(),
-        Some(SqlState::TOO_MANY_CONNECTIONS) => "all replication connections are taken: end one that is not needed \
+                .into()
+        }
+        Some(SqlState::TOO_MANY_CONNECTIONS) => {
+            "all replication connections are taken: end one that is not needed \
             (`SELECT pid, application_name FROM pg_stat_replication`), or raise the limit with \
             `ALTER SYSTEM SET max_wal_senders = …` and restart the server"
-            .into(),
+                .into()
+        }
         Some(SqlState::DUPLICATE_OBJECT) => {
             let error = anyhow::Error::from(failure);
             return stop!(Exit::Slot, "slot {slot} was made by somebody else meanwhile: {error:#}; run `walpost init` again").into();
         }
         _ => return anyhow::Error::from(failure).context(format!("cannot make slot {slot}")),
     };
-    stop!(Exit::Error, "cannot make slot {slot}: {:#}; {mend}", anyhow::Error::from(failure)).into()
+    stop!(
+        Exit::Error,
+        "cannot make slot {slot}: {:#}; {mend}",
+        anyhow::Error::from(failure)
+    )
+    .into()
 }
 
 async fn cancel(client: &Client, pid: i32) -> anyhow::Result<()> {
-    let cancelled = client.query_typed("SELECT pg_catalog.pg_cancel_backend($1)", &[(&pid, Type::INT4)]).await;
+    let cancelled = client
+        .query_typed(
+            "SELECT pg_catalog.pg_cancel_backend($1)",
+            &[(&pid, Type::INT4)],
+        )
+        .await;
     cancelled.map(drop).map_err(explain)
 }
 
@@ -147,18 +192,37 @@ async fn blockers(client: &Client, pid: i32) -> anyhow::Result<Vec<String>> {
     let mut blockers = Vec::new();
     for row in rows {
         let pid: i32 = row.try_get(0)?;
-        let text = |column| row.try_get::<_, Option<String>>(column).map(|text| text.filter(|t| !t.is_empty()));
+        let text = |column| {
+            row.try_get::<_, Option<String>>(column)
+                .map(|text| text.filter(|t| !t.is_empty()))
+        };
         if pid == 0 {
-            blockers.push(format!("prepared transaction {}", text(6)?.unwrap_or_default()));
+            blockers.push(format!(
+                "prepared transaction {}",
+                text(6)?.unwrap_or_default()
+            ));
             continue;
         }
-        let seen = [("role", text(1)?), ("application", text(2)?), ("database", text(3)?), ("", text(4)?), ("open for", text(5)?)];
-        let seen: Vec<_> = seen.into_iter().filter_map(|(name, value)| Some(format!("{name} {}", value?).trim().to_owned())).collect();
+        let seen = [
+            ("role", text(1)?),
+            ("application", text(2)?),
+            ("database", text(3)?),
+            ("", text(4)?),
+            ("open for", text(5)?),
+        ];
+        let seen: Vec<_> = seen
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!("{name} {}", value?).trim().to_owned()))
+            .collect();
         blockers.push(format!("pid {pid} ({})", seen.join(", ")));
     }
     Ok(blockers)
 }
 
 fn blamed(blockers: &[String]) -> String {
-    if blockers.is_empty() { String::new() } else { format!(": {}", blockers.join("; ")) }
+    if blockers.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", blockers.join("; "))
+    }
 }

@@ -1,9 +1,15 @@
 //! PostgreSQL: connections, the replication stream, slot and publication. Knows nothing of Kafka.
 
 pub mod bytes;
+pub mod conninfo;
+pub mod create_slot;
 pub mod message;
 pub mod pgoutput;
 pub mod quote;
 pub mod schema;
+pub mod server_error;
+pub mod setup;
 pub mod slot;
+pub mod sql;
 pub mod verdict;
+pub mod wire;

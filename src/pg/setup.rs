@@ -5,7 +5,7 @@ use tokio_postgres::{Client, error::SqlState, types::Type};
 
 use crate::{
     config::TableName,
-    error::{Exit, Stop},
+    error::Exit,
     lsn::Lsn,
     pg::{
         quote::{ident, table},
@@ -27,17 +27,26 @@ pub fn explain(error: tokio_postgres::Error) -> anyhow::Error {
     let Some(db) = error.as_db_error() else {
         return error.into();
     };
-    let detail = db.detail().map_or_else(String::new, |detail| format!(": {detail}"));
-    let text = format!("{} ({}){detail}", db.message(), db.code().code());
-    anyhow::Error::new(error).context(text)
+    let detail = db
+        .detail()
+        .map_or_else(String::new, |detail| format!(": {detail}"));
+    anyhow::anyhow!("{} ({}){detail}", db.message(), db.code().code())
 }
 
 /// An error whose cause is a missing right, with the command that gives it.
-fn unless_denied(error: tokio_postgres::Error, doing: &str, fix: impl FnOnce() -> String) -> anyhow::Error {
+fn unless_denied(
+    error: tokio_postgres::Error,
+    doing: &str,
+    fix: impl FnOnce() -> String,
+) -> anyhow::Error {
     match error.code() {
-        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            stop!(Exit::Error, "cannot {doing}: {:#}; {}", explain(error), fix()).into()
-        }
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => stop!(
+            Exit::Error,
+            "cannot {doing}: {:#}; {}",
+            explain(error),
+            fix()
+        )
+        .into(),
         Some(&SqlState::LOCK_NOT_AVAILABLE) => stop!(
             Exit::Grace,
             "cannot {doing}: another session holds the table for longer than --timeout"
@@ -54,11 +63,20 @@ pub fn outbox_sql(outbox: &TableName, version_num: Option<i32>) -> String {
         Some(180_000..) => "pg_catalog.uuidv7()",
         _ => "pg_catalog.gen_random_uuid()",
     };
-    include_str!("../../sql/outbox.sql").replace("{table}", &table(outbox)).replace("{event_id}", event_id)
+    include_str!("../../sql/outbox.sql")
+        .replace("{table}", &table(outbox))
+        .replace("{event_id}", event_id)
 }
 
-pub async fn create_table(client: &Client, outbox: &TableName, version_num: i32, place: &Place<'_>) -> anyhow::Result<()> {
-    let made = client.batch_execute(&outbox_sql(outbox, Some(version_num))).await;
+pub async fn create_table(
+    client: &Client,
+    outbox: &TableName,
+    version_num: i32,
+    place: &Place<'_>,
+) -> anyhow::Result<()> {
+    let made = client
+        .batch_execute(&outbox_sql(outbox, Some(version_num)))
+        .await;
     made.map_err(|error| match error.code() {
         Some(&SqlState::INVALID_SCHEMA_NAME) => stop!(
             Exit::Usage,
@@ -76,10 +94,16 @@ pub async fn create_table(client: &Client, outbox: &TableName, version_num: i32,
 
 /// The table can be published from and has every column that becomes something.
 pub async fn check_table(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
-    let Some(found) = &facts.table else { return Ok(()) };
+    let Some(found) = &facts.table else {
+        return Ok(());
+    };
     let outbox = table(&names.table);
     if !matches!(found.kind, 'r' | 'p') {
-        return Err(stop!(Exit::Usage, "{outbox} is not a table, so nothing of it is in the log: set `outbox.table`").into());
+        return Err(stop!(
+            Exit::Usage,
+            "{outbox} is not a table, so nothing of it is in the log: set `outbox.table`"
+        )
+        .into());
     }
     let rows = client
         .query_typed(
@@ -93,16 +117,34 @@ pub async fn check_table(client: &Client, facts: &SlotFacts, names: &Names) -> a
     for row in rows {
         columns.push(row.try_get::<_, String>(0)?);
     }
-    let missing: Vec<_> = names.columns.iter().filter(|c| !columns.contains(c)).map(String::as_str).collect();
+    let missing: Vec<_> = names
+        .columns
+        .iter()
+        .filter(|c| !columns.contains(c))
+        .map(String::as_str)
+        .collect();
     match missing.as_slice() {
         [] => Ok(()),
-        [one] => Err(stop!(Exit::Usage, "table {outbox} has no column {one}, which is mapped: add it, or set `outbox.table`").into()),
-        more => Err(stop!(Exit::Usage, "table {outbox} has no columns {}, which are mapped: add them, or set `outbox.table`", more.join(", ")).into()),
+        [one] => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no column {one}, which is mapped: add it, or set `outbox.table`"
+        )
+        .into()),
+        more => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no columns {}, which are mapped: add them, or set `outbox.table`",
+            more.join(", ")
+        )
+        .into()),
     }
 }
 
 /// Rows that are in the table now; `None` without the right to look. Counts no further than `limit`.
-pub async fn count_rows(client: &Client, outbox: &TableName, limit: i64) -> anyhow::Result<Option<i64>> {
+pub async fn count_rows(
+    client: &Client,
+    outbox: &TableName,
+    limit: i64,
+) -> anyhow::Result<Option<i64>> {
     let name = table(outbox);
     let allowed = client
         .query_typed(
@@ -115,11 +157,18 @@ pub async fn count_rows(client: &Client, outbox: &TableName, limit: i64) -> anyh
         return Ok(None);
     }
     let text = format!("SELECT pg_catalog.count(*) FROM (SELECT FROM {name} LIMIT $1) AS rows");
-    let rows = client.query_typed(&text, &[(&limit, Type::INT8)]).await.map_err(explain)?;
+    let rows = client
+        .query_typed(&text, &[(&limit, Type::INT8)])
+        .await
+        .map_err(explain)?;
     Ok(Some(rows[0].try_get(0)?))
 }
 
-pub async fn make_publication(client: &Client, names: &Names, place: &Place<'_>) -> anyhow::Result<()> {
+pub async fn make_publication(
+    client: &Client,
+    names: &Names,
+    place: &Place<'_>,
+) -> anyhow::Result<()> {
     let statement = create_publication(&names.publication, &names.table);
     client.batch_execute(&statement).await.map_err(|error| {
         unless_denied(error, &format!("make publication {}", names.publication), || {
@@ -136,9 +185,17 @@ pub async fn make_publication(client: &Client, names: &Names, place: &Place<'_>)
 /// transaction of its own. `exists`: the schema is there, perhaps empty.
 pub fn schema_sql(from: i32, exists: bool) -> Vec<String> {
     let mut steps = Vec::new();
-    for (done, migration) in schema::MIGRATIONS.iter().enumerate().skip(from.max(0) as usize) {
+    for (done, migration) in schema::MIGRATIONS
+        .iter()
+        .enumerate()
+        .skip(from.max(0) as usize)
+    {
         let version = done + 1;
-        let create = if done == 0 && !exists { "CREATE SCHEMA walpost;\n\n" } else { "" };
+        let create = if done == 0 && !exists {
+            "CREATE SCHEMA walpost;\n\n"
+        } else {
+            ""
+        };
         let mark = if done == 0 {
             format!("INSERT INTO walpost.meta (version) VALUES ({version});")
         } else {
@@ -150,13 +207,20 @@ pub fn schema_sql(from: i32, exists: bool) -> Vec<String> {
 }
 
 /// Brings the schema to our version; what was made, or `None` if it was there.
-pub async fn make_schema(client: &Client, from: Option<i32>, place: &Place<'_>) -> anyhow::Result<Option<String>> {
+pub async fn make_schema(
+    client: &Client,
+    from: Option<i32>,
+    place: &Place<'_>,
+) -> anyhow::Result<Option<String>> {
     let from = from.unwrap_or(0);
     if from > schema::VERSION {
         schema::check(from, place.database)?;
     }
     let rows = client
-        .query_typed("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'walpost')", &[])
+        .query_typed(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'walpost')",
+            &[],
+        )
         .await
         .map_err(explain)?;
     let exists = rows[0].try_get(0)?;
@@ -167,9 +231,13 @@ pub async fn make_schema(client: &Client, from: Option<i32>, place: &Place<'_>) 
             return Err(unless_denied(error, "make schema walpost", || {
                 let role = ident(place.role);
                 if exists {
-                    format!("give the schema to this role: `ALTER SCHEMA walpost OWNER TO {role}`, then `walpost init` again")
+                    format!(
+                        "give the schema to this role: `ALTER SCHEMA walpost OWNER TO {role}`, then `walpost init` again"
+                    )
                 } else {
-                    format!("let a superuser or a member of {role} run `CREATE SCHEMA walpost AUTHORIZATION {role}`, then `walpost init` again")
+                    format!(
+                        "let a superuser or a member of {role} run `CREATE SCHEMA walpost AUTHORIZATION {role}`, then `walpost init` again"
+                    )
                 }
             }));
         }
@@ -177,7 +245,10 @@ pub async fn make_schema(client: &Client, from: Option<i32>, place: &Place<'_>) 
     Ok(match from {
         schema::VERSION => None,
         0 => Some(format!("schema walpost, version {}", schema::VERSION)),
-        _ => Some(format!("schema walpost, version {} from {from}", schema::VERSION)),
+        _ => Some(format!(
+            "schema walpost, version {} from {from}",
+            schema::VERSION
+        )),
     })
 }
 
@@ -196,8 +267,16 @@ pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
 }
 
 /// The slot's identity, and `ready`. Nothing was confirmed in this life yet.
-pub async fn record_ready(client: &Client, facts: &SlotFacts, names: &Names, consistent_point: Lsn) -> anyhow::Result<()> {
-    let fingerprint = facts.publication.as_ref().map(|p| p.fingerprint.to_string());
+pub async fn record_ready(
+    client: &Client,
+    facts: &SlotFacts,
+    names: &Names,
+    consistent_point: Lsn,
+) -> anyhow::Result<()> {
+    let fingerprint = facts
+        .publication
+        .as_ref()
+        .map(|p| p.fingerprint.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
     let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication)
         VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb)
@@ -217,22 +296,25 @@ pub async fn record_ready(client: &Client, facts: &SlotFacts, names: &Names, con
 
 /// Drops the slot if it is there and nobody reads it.
 pub async fn drop_slot(client: &Client, slot: &str) -> anyhow::Result<()> {
-    let text = "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
+    let text =
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
         WHERE slot_name = $1 AND NOT active";
-    client.query_typed(text, &[(&slot, Type::TEXT)]).await.map_err(explain)?;
+    client
+        .query_typed(text, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(explain)?;
     Ok(())
 }
 
-async fn execute(client: &Client, text: &str, values: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)]) -> anyhow::Result<()> {
+async fn execute(
+    client: &Client,
+    text: &str,
+    values: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)],
+) -> anyhow::Result<()> {
     client.query_typed(text, values).await.map_err(|error| {
         unless_denied(error, "write to walpost.slot", || {
             "its owner is another role: let that role run init, or `GRANT SELECT, INSERT, UPDATE, DELETE ON walpost.slot`".into()
         })
     })?;
     Ok(())
-}
-
-/// A message of missing rights names this.
-pub fn missing(what: &str, command: &str) -> Stop {
-    stop!(Exit::Error, "{what}: `{command}`")
 }

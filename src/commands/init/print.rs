@@ -12,13 +12,16 @@ use crate::pg::{
 /// when it was made. `walpost init` afterwards takes over what the script made.
 pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool) -> String {
     let roles = include_str!("../../../sql/roles.sql")
-        .replace("{role}", &ident(conninfo.user()))
-        .replace("{database}", &ident(conninfo.dbname()))
+        .replace("{role}", &ident(&conninfo.user))
+        .replace("{database}", &ident(&conninfo.database))
         .replace("{schema}", &ident(&names.table.schema))
         .replace("{table}", &table(&names.table));
     let mut parts = vec![roles.trim_end().to_owned()];
     if create_table {
-        parts.push(format!("-- 1. The outbox table.\n{}", outbox_sql(&names.table, None).trim_end()));
+        parts.push(format!(
+            "-- 1. The outbox table.\n{}",
+            outbox_sql(&names.table, None).trim_end()
+        ));
     }
     parts.push(format!(
         "-- 2. The publication, in a transaction of its own, by the table's owner.\n{};",
