@@ -5,6 +5,7 @@ mod env;
 pub mod kafka;
 mod layers;
 mod units;
+
 mod variables;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
@@ -13,6 +14,7 @@ use serde::Deserialize;
 
 pub use env::Env;
 pub use layers::load;
+pub use units::parse_duration;
 
 /// The whole of walpost.toml.
 #[derive(Clone, Debug, Default, Deserialize)]
