@@ -653,7 +653,7 @@ async fn refusals(server: &Server) {
             &closed,
             format!(
                 "localhost:{port}: database closed, user walpost: permission denied for database \"closed\" \
-                (User does not have CONNECT privilege.) (42501); as its owner: GRANT CONNECT ON DATABASE \"closed\" TO \"walpost\""
+                (User does not have CONNECT privilege.) (42501); as its owner: GRANT CONNECT ON DATABASE closed TO walpost"
             ),
         ),
     ];
@@ -689,7 +689,7 @@ async fn refusals(server: &Server) {
             assert_eq!(stop.exit, Exit::Error);
             assert!(
                 stop.to_string()
-                    .ends_with("(42501); as a superuser: ALTER ROLE \"plain_only\" REPLICATION"),
+                    .ends_with("(42501); as a superuser: ALTER ROLE plain_only REPLICATION"),
                 "{stop}"
             );
         }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 pub use env::Env;
 pub use layers::load;
 pub use limits::Problem;
+pub use units::parse_duration;
 
 /// The whole of walpost.toml.
 #[derive(Clone, Debug, Default, Deserialize)]

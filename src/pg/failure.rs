@@ -6,7 +6,7 @@ use std::{error::Error as _, io};
 use anyhow::anyhow;
 use tokio_postgres::error::SqlState;
 
-use super::{conninfo::ConnInfo, open::Attempt, server_error::ServerError, wire::quote_identifier};
+use super::{conninfo::ConnInfo, open::Attempt, quote::ident, server_error::ServerError};
 use crate::{
     error::{Exit, Failure},
     stop,
@@ -65,10 +65,7 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
         false => Failure::Passing(text(advice)),
     };
     let login = during != During::Statement;
-    let (user, database) = (
-        quote_identifier(&info.user),
-        quote_identifier(&info.database),
-    );
+    let (user, database) = (ident(&info.user), ident(&info.database));
     match code {
         c if login
             && (*c == SqlState::INVALID_PASSWORD
