@@ -18,7 +18,7 @@ use crate::{
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo,
-        create_slot::create_slot,
+        create_slot::{Within, blamed, blockers, create_slot},
         quote::{literal, table},
         schema,
         setup::{self, Place, explain},
@@ -46,8 +46,10 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
         names,
         conninfo,
         client,
-        deadline: Instant::now() + options.timeout,
-        timeout: options.timeout,
+        within: Within {
+            timeout: options.timeout,
+            deadline: Instant::now() + options.timeout,
+        },
     };
     init.lock().await?;
     init.go(options.create_table).await?;
@@ -58,8 +60,7 @@ struct Init {
     names: Names,
     conninfo: ConnInfo,
     client: Client,
-    deadline: Instant,
-    timeout: Duration,
+    within: Within,
 }
 
 /// What the server is set to, and who we are there.
@@ -72,7 +73,7 @@ impl Init {
     /// One init at a time in a database. Held until the connection ends; waiting for it by trying
     /// keeps no snapshot open.
     async fn lock(&mut self) -> anyhow::Result<()> {
-        let lock_timeout = format!("SET lock_timeout = {}", self.timeout.as_millis());
+        let lock_timeout = format!("SET lock_timeout = {}", self.within.timeout.as_millis());
         self.client
             .batch_execute(&lock_timeout)
             .await
@@ -83,7 +84,7 @@ impl Init {
             if rows[0].try_get(0)? {
                 return Ok(());
             }
-            if Instant::now() >= self.deadline {
+            if Instant::now() >= self.within.deadline {
                 return Err(stop!(
                     Exit::Grace,
                     "another `walpost init` is under way in this database and did not end within --timeout; \
@@ -140,15 +141,14 @@ impl Init {
         }
         let begun = state.is_some();
         let adopted = match &facts.slot {
-            Some(slot) if begun => {
-                self.drop_half_made(slot, &database).await?;
-                None
-            }
-            Some(slot) => Some(self.adopt(slot, &facts)?),
-            None => None,
+            Some(slot) if !begun => Some(self.adopt(slot, &facts)?),
+            _ => None,
         };
         self.publication(&facts, &place).await?;
         self.migrate(&facts, &place).await?;
+        if let Some(slot) = facts.slot.as_ref().filter(|_| begun) {
+            self.drop_half_made(slot, &database).await?;
+        }
         let unpublished = match (&adopted, fresh_table) {
             (None, false) => setup::count_rows(&self.client, &self.names.table, COUNT_TO)
                 .await?
@@ -157,7 +157,7 @@ impl Init {
         };
         let consistent_point = match adopted {
             Some(at) => at,
-            None => self.slot(&facts, &session.role, begun).await?,
+            None => self.slot(&facts, begun).await?,
         };
         let facts = self.facts().await?;
         self.covered(&facts)?;
@@ -178,7 +178,8 @@ impl Init {
                 ""
             };
             tracing::warn!(
-                "{unpublished}{more} rows were in {} before the slot and are never published",
+                rows = unpublished,
+                "{} held {unpublished}{more} rows before the slot was made, which are never published",
                 table(&self.names.table)
             );
         }
@@ -275,22 +276,31 @@ impl Init {
                 say(&format!("dropped slot {name}, which was half-made"))?;
                 return Ok(());
             }
-            if Instant::now() >= self.deadline {
-                let held = held(name, &facts);
-                return Err(Stop::new(Exit::Grace, held.cause).into());
+            if Instant::now() >= self.within.deadline {
+                return Err(self.still_there(&facts).await?.into());
             }
             sleep(POLL_EVERY).await;
         }
     }
 
-    async fn slot(&self, facts: &SlotFacts, role: &str, begun: bool) -> anyhow::Result<Lsn> {
+    async fn still_there(&self, facts: &SlotFacts) -> anyhow::Result<Stop> {
+        let name = &self.names.slot;
+        let slot = facts.slot.as_ref();
+        Ok(match slot.and_then(|s| s.active_pid) {
+            Some(pid) if slot.is_some_and(|s| s.confirmed_flush_lsn.is_none()) => stop!(
+                Exit::Grace,
+                "slot {name}: a creation that was begun earlier (pid {pid}) still goes on{}. Wait for it, or end it with \
+                 `SELECT pg_terminate_backend({pid})`; then run `walpost init` again",
+                blamed(&blockers(&self.client, pid).await?)
+            ),
+            _ => held(name, facts),
+        })
+    }
+
+    async fn slot(&self, facts: &SlotFacts, begun: bool) -> anyhow::Result<Lsn> {
         let name = &self.names.slot;
         setup::record_creating(&self.client, name).await?;
-        let limit = self
-            .deadline
-            .saturating_duration_since(Instant::now())
-            .max(POLL_EVERY);
-        let made = create_slot(&self.conninfo, &self.client, name, role, limit).await;
+        let made = create_slot(&self.conninfo, &self.client, name, self.within).await;
         let made = made.and_then(|made| {
             let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
             anyhow::ensure!(
@@ -302,15 +312,29 @@ impl Init {
         match made {
             Ok(made) => Ok(made.consistent_point),
             Err(error) => {
-                // A row of an earlier attempt stays, with its life: the next init starts again.
-                if !begun {
-                    let forgotten = setup::forget(&self.client, name).await;
-                    forgotten.unwrap_or_else(|why| {
-                        tracing::warn!("slot {name} stays marked as half-made: {why:#}")
-                    });
+                let ended = Exit::of(&error) == Exit::Grace;
+                if let Err(why) = self.undo(ended, begun).await {
+                    tracing::warn!(
+                        "slot {name} stays marked as half-made, until the next init: {why:#}"
+                    );
                 }
                 Err(error)
             }
+        }
+    }
+
+    /// After a creation that failed. `ended`: it was ours that was ended, so a slot that is there
+    /// nevertheless is ours too.
+    async fn undo(&self, ended: bool, begun: bool) -> anyhow::Result<()> {
+        if ended {
+            setup::drop_slot(&self.client, &self.names.slot).await?;
+            let slot = self.facts().await?.slot;
+            anyhow::ensure!(slot.is_none(), "its creation goes on in the server");
+        }
+        // A row of an earlier attempt stays, with its life.
+        match begun {
+            true => Ok(()),
+            false => setup::forget(&self.client, &self.names.slot).await,
         }
     }
 }
