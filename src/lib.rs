@@ -1,3 +1,4 @@
+pub mod backoff;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -10,5 +11,8 @@ pub mod lsn;
 pub mod metrics;
 pub mod outbox;
 pub mod pg;
+pub mod relay;
+pub mod sender;
+pub mod shutdown;
 pub mod state;
 pub mod status;

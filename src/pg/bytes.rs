@@ -68,14 +68,19 @@ impl<'a> Reader<'a> {
         Ok(PgTime::new(i64::from_be_bytes(self.array()?)))
     }
 
+    /// Bytes that end with a zero byte, without it.
+    pub fn bytes_to_zero(&mut self) -> Result<&'a [u8], Malformed> {
+        let end = self.bytes.iter().position(|b| *b == 0);
+        let bytes = self.take(end.ok_or(Malformed::Short {
+            message: self.message,
+        })?)?;
+        self.take(1)?;
+        Ok(bytes)
+    }
+
     /// Text that ends with a zero byte.
     pub fn text(&mut self) -> Result<&'a str, Malformed> {
-        let end = self.bytes.iter().position(|b| *b == 0);
-        let end = end.ok_or(Malformed::Short {
-            message: self.message,
-        })?;
-        let text = self.take(end)?;
-        self.take(1)?;
+        let text = self.bytes_to_zero()?;
         std::str::from_utf8(text).map_err(|_| Malformed::Text {
             message: self.message,
         })

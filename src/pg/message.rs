@@ -62,6 +62,9 @@ pub struct StatusUpdate {
 }
 
 impl StatusUpdate {
+    /// Bytes of an encoded update.
+    pub const LENGTH: usize = 34;
+
     /// The body of a CopyData message: write = received, flush = apply = confirmed.
     pub fn encode(&self, now: PgTime, to: &mut BytesMut) {
         let confirmed = self.confirmed.map_or(Lsn::ZERO, ConfirmedLsn::lsn);
@@ -129,6 +132,6 @@ mod tests {
             to[..],
             bytes(&[b"r", &eight(5), &eight(0), &eight(0), &eight(3), &[1]])[..]
         );
-        assert_eq!(to.len(), 34);
+        assert_eq!(to.len(), StatusUpdate::LENGTH);
     }
 }

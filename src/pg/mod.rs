@@ -3,6 +3,7 @@
 pub mod bytes;
 pub mod conninfo;
 pub mod create_slot;
+pub mod failure;
 pub mod message;
 pub mod pgoutput;
 pub mod quote;
@@ -11,5 +12,7 @@ pub mod server_error;
 pub mod setup;
 pub mod slot;
 pub mod sql;
+pub mod tls;
 pub mod verdict;
+pub mod watch;
 pub mod wire;
