@@ -11,7 +11,7 @@ use crate::{
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo, quote::ident, server_error::ServerError, setup::explain,
-        wire::Replication,
+        replication,
     },
     stop,
 };
@@ -55,7 +55,7 @@ async fn create(
     within: Within,
 ) -> Result<Made, Failure> {
     let deadline = within.deadline;
-    let connect = Replication::connect(conninfo, "walpost:init");
+    let connect = replication::connect(conninfo, "walpost:init");
     let mut replication = timeout_at(deadline, connect)
         .await
         .map_err(|_| stop!(Exit::Grace, "no replication connection within --timeout"))??;
