@@ -10,8 +10,7 @@ use crate::{
     error::{Exit, Failure, Stop},
     lsn::Lsn,
     pg::{
-        conninfo::ConnInfo, quote::ident, server_error::ServerError, setup::explain,
-        replication,
+        conninfo::ConnInfo, quote::ident, replication, server_error::ServerError, setup::explain,
     },
     stop,
 };
@@ -142,19 +141,6 @@ fn code(failure: &Failure) -> Option<SqlState> {
 async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error {
     let error = code(&failure);
     let failure = anyhow::Error::from(failure);
-    let raise = async |setting: &str, taken: &str| {
-        let text = "SELECT pg_catalog.current_setting($1)::int, current_user::text";
-        let rows = client.query_typed(text, &[(&setting, Type::TEXT)]).await;
-        let now: i32 = rows
-            .ok()
-            .and_then(|rows| rows[0].try_get(0).ok())
-            .unwrap_or(10);
-        format!(
-            "end what is not needed (`{taken}`), or let a superuser run `ALTER SYSTEM SET {setting} = {}` \
-             and restart the server",
-            now.saturating_mul(2).max(10)
-        )
-    };
     let mend = match error {
         Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
             let rows = client.query_typed("SELECT current_user::text", &[]).await;
@@ -165,18 +151,17 @@ async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error
             format!("let a superuser run `ALTER ROLE {role} REPLICATION`")
         }
         Some(SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
-            raise(
-                "max_replication_slots",
-                "SELECT slot_name, active FROM pg_replication_slots",
+            let text = "SELECT pg_catalog.current_setting('max_replication_slots')::int";
+            let rows = client.query_typed(text, &[]).await;
+            let now: i32 = rows
+                .ok()
+                .and_then(|rows| rows[0].try_get(0).ok())
+                .unwrap_or(10);
+            format!(
+                "drop one that is not needed (`SELECT slot_name, active FROM pg_replication_slots`), or let \
+                 a superuser run `ALTER SYSTEM SET max_replication_slots = {}` and restart the server",
+                now.saturating_add(10)
             )
-            .await
-        }
-        Some(SqlState::TOO_MANY_CONNECTIONS) => {
-            raise(
-                "max_wal_senders",
-                "SELECT pid, application_name FROM pg_stat_replication",
-            )
-            .await
         }
         Some(SqlState::DUPLICATE_OBJECT) => {
             let text = "was made by somebody else meanwhile";
