@@ -88,8 +88,7 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
         return Err(stop!(
             Exit::Slot,
             "slot {name} is lost: {cause}, and the server removed the WAL. Rows committed{at} were not \
-             published. The slot is left as evidence; `SELECT pg_drop_replication_slot({})` drops it. {}",
-            literal(name),
+             published. {}",
             start_anew(name)
         ));
     }
@@ -272,9 +271,10 @@ pub fn create_publication(name: &str, outbox: &TableName) -> String {
 
 /// What can be done when the slot's position is gone for good.
 fn start_anew(slot: &str) -> String {
+    // The row stays: it counts the lives of the slot.
     format!(
-        "To go on with rows committed from now on: `DELETE FROM walpost.slot WHERE slot = {}`, then \
-         `walpost init`; rows in between have to be inserted again",
+        "To go on with rows committed from now on: `UPDATE walpost.slot SET state = 'creating' WHERE slot = {}`, \
+         then `walpost init`; rows committed in between have to be inserted again",
         literal(slot)
     )
 }
