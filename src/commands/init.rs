@@ -23,7 +23,7 @@ use crate::{
         quote::{literal, table},
         record, schema,
         setup::{self, Place, explain},
-        slot::{Names, SlotFacts, facts},
+        slot::{Names, SlotFacts},
         sql,
         verdict::{missing_table, verdict},
     },
@@ -195,7 +195,7 @@ impl Init {
     }
 
     async fn facts(&self) -> anyhow::Result<SlotFacts> {
-        facts(&self.client, &self.names).await.map_err(explain)
+        setup::look(&self.client, &self.names, &self.conninfo.user).await
     }
 
     async fn session(&self) -> anyhow::Result<Session> {

@@ -10,7 +10,7 @@ use crate::{
         publication::create_publication,
         quote::{ident, table},
         schema,
-        slot::{Names, SlotFacts},
+        slot::{Names, SlotFacts, facts},
     },
     stop,
 };
@@ -53,6 +53,19 @@ pub(super) fn unless_denied(
         .into(),
         _ => explain(error).context(format!("cannot {doing}")),
     }
+}
+
+/// `slot::facts` for a command that ends when it may not look.
+pub async fn look(client: &Client, names: &Names, role: &str) -> anyhow::Result<SlotFacts> {
+    facts(client, names).await.map_err(|error| {
+        unless_denied(error, &format!("look at slot {}", names.slot), || {
+            let role = ident(role);
+            format!(
+                "connect as the role that ran init, or let it run `GRANT USAGE ON SCHEMA walpost TO {role}; \
+                 GRANT SELECT ON ALL TABLES IN SCHEMA walpost TO {role}`"
+            )
+        })
+    })
 }
 
 /// The statements of `sql/outbox.sql` for this table.
