@@ -8,7 +8,7 @@ die() { say "${0##*/}: $*"; exit 1; }
 usage_error() { say "${0##*/}: $*; see ${0##*/} --help"; exit 2; }
 
 # The comment at the head of the script is its help.
-print_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+print_help() { sed -n '2,${/^#/!q;s/^# \{0,1\}//p}' "$0"; }
 
 # slowly TEXT COMMAND…: runs it in silence, with a sign of life every 15 s; its output is shown when it fails.
 slowly() {

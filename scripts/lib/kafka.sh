@@ -33,6 +33,9 @@ kafka_tool() {
 
 kafka_is_running() { is_running "$dir/kafka/server.properties"; }
 
+# Running, and its files weren't deleted under it (cargo clean).
+kafka_is_up() { kafka_is_running && [ -e "$dir/kafka/data/meta.properties" ] && [ -n "$(kafka_brokers kafka)" ]; }
+
 # kafka_brokers NAME: 127.0.0.1:port of the listener kafka or kafka-sasl; nothing before its first start.
 kafka_brokers() { [ ! -s "$dir/$1.port" ] || echo "127.0.0.1:$(cat "$dir/$1.port")"; }
 

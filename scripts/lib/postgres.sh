@@ -69,6 +69,9 @@ postgres_url() {
 
 postgres_is_running() { is_running "$(postgres_folder "$1")/data"; }
 
+# Running, and its files weren't deleted under it (cargo clean).
+postgres_is_up() { postgres_is_running "$1" && [ -e "$(postgres_folder "$1")/created" ] && [ -n "$(postgres_port)" ]; }
+
 # The folder above the cluster's: $dir, or one in /var/tmp, where anybody could have made it before us.
 postgres_parent() {
   local parent
@@ -105,8 +108,8 @@ postgres_start() {
   port=$(port_for postgres)
   { cat "$root/scripts/postgres/walpost.conf"; printf "port = %s\nunix_socket_directories = '%s'\n" "$port" "$folder"; } > "$folder/data/walpost.conf"
   chmod 644 "$folder"/data/{pg_hba,walpost}.conf
-  # Left over from a crash, its number may belong to another process by now. That none of ours runs, we know.
-  rm -f "$folder/data/postmaster.pid"
+  # Left over from a crash, the numbers in these may belong to other processes by now. That none of ours runs, we know.
+  rm -f "$folder/data/postmaster.pid" "$folder"/.s.PGSQL.*
   as_postgres "$bin/pg_ctl" start -w -t 60 -s -D "$folder/data" -l "$folder/log" 9>&- < /dev/null ||
     { tail -n 20 "$folder/log" >&2; die "PostgreSQL $major did not start; its log is $folder/log"; }
 }
