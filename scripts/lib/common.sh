@@ -75,6 +75,13 @@ need_cargo() {
   printf '%s\n' "$least" "$have" | sort -C -V || die "cargo is $have, walpost needs $least or newer: rustup update stable"
 }
 
+need_build() {
+  local packages
+  need_cargo
+  mapfile -t packages < "$root/scripts/build-packages.txt"
+  need "${packages[@]}"
+}
+
 # Where cargo puts what it builds, whoever configured that.
 cargo_target() { cargo metadata --manifest-path "$root/Cargo.toml" --no-deps --format-version 1 | sed 's/.*"target_directory":"\([^"]*\)".*/\1/'; }
 
