@@ -140,7 +140,8 @@ stop_process() {
   shift
   for signal; do
     find_process "$argument" | xargs -r kill -s "$signal" 2> /dev/null || true
-    if until_true 30 is_stopped "$argument"; then return; fi
+    # With the 0: in an EXIT trap, a bare return gives the code that the script ends with.
+    if until_true 30 is_stopped "$argument"; then return 0; fi
   done
   die "cannot stop the process with the argument $argument"
 }
