@@ -136,10 +136,12 @@ is_stopped() { ! is_running "$1"; }
 
 # stop_process ARGUMENT SIGNAL…: each signal in turn, until nothing with this argument runs.
 stop_process() {
-  local argument=$1 signal
+  local argument=$1 signal ids
   shift
   for signal; do
-    find_process "$argument" | xargs -r kill -s "$signal" 2> /dev/null || true
+    mapfile -t ids < <(find_process "$argument")
+    # The shell's own kill: a small system has no other.
+    [ "${#ids[@]}" = 0 ] || kill -s "$signal" "${ids[@]}" 2> /dev/null || true
     # With the 0: in an EXIT trap, a bare return gives the code that the script ends with.
     if until_true 30 is_stopped "$argument"; then return 0; fi
   done
