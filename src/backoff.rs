@@ -16,12 +16,19 @@ pub struct Backoff {
 impl Backoff {
     /// The first pause is at most `base`, any pause at most `cap`.
     pub const fn new(base: Duration, cap: Duration) -> Self {
-        Backoff { base, cap, attempts: 0 }
+        Backoff {
+            base,
+            cap,
+            attempts: 0,
+        }
     }
 
     /// The next pause: anything from nothing to the bound, which doubles each time.
     pub fn pause(&mut self) -> Duration {
-        let bound = self.base.saturating_mul(1 << self.attempts.min(20)).min(self.cap);
+        let bound = self
+            .base
+            .saturating_mul(1 << self.attempts.min(20))
+            .min(self.cap);
         self.attempts = self.attempts.saturating_add(1);
         rand::rng().random_range(Duration::ZERO..=bound)
     }
@@ -47,7 +54,10 @@ mod tests {
             assert!(pause <= bound, "attempt {attempt}: {pause:?}");
             longest = longest.max(pause);
         }
-        assert!(longest > cap / 2, "200 jittered pauses and none above half the cap: {longest:?}");
+        assert!(
+            longest > cap / 2,
+            "200 jittered pauses and none above half the cap: {longest:?}"
+        );
         backoff.reset();
         assert!(backoff.pause() <= base);
     }

@@ -14,13 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{MissedTickBehavior, interval},
 };
-use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
 use self::{
@@ -155,9 +154,9 @@ impl Relay {
         let deliveries = Arc::new(Deliveries::default());
         let factory = Factory::new(&config, properties, deliveries.clone());
         let make = |source| {
-            factory.make(source).map_err(|error| {
-                stop!(Exit::Usage, "kafka.properties: {error}")
-            })
+            factory
+                .make(source)
+                .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))
         };
         let sender = Sender::new(make(Source::Main)?, make(Source::Probe)?);
         let delivery = &config.delivery;
@@ -252,20 +251,27 @@ impl Relay {
         &mut self,
         session: &mut Session<S>,
     ) -> Result<bool, Failure> {
-        let Some(ending) = &mut session.ending else { return Ok(false) };
+        let Some(ending) = &mut session.ending else {
+            return Ok(false);
+        };
         let poison = self.sender.poison();
         let told = Told {
             confirmed: session.reported_confirmed.map(ConfirmedLsn::lsn),
             stands: session.stands,
         };
-        match (ending.look(&self.ledger, poison.map(|p| p.seq), &told), ending.why) {
+        match (
+            ending.look(&self.ledger, poison.map(|p| p.seq), &told),
+            ending.why,
+        ) {
             (Stage::Reading | Stage::Flushing | Stage::Confirming, _) => Ok(false),
             (Stage::Done | Stage::TimedOut, Why::Poison) => Err(self.stopped_by_poison()),
             (Stage::Done, Why::Signal) if self.ledger.in_transaction() => {
                 Err(self.unconfirmed("half of the grace ended inside a transaction"))
             }
             (Stage::Done, Why::Signal) => {
-                let at = told.confirmed.map_or("the slot's position".into(), |l| l.to_string());
+                let at = told
+                    .confirmed
+                    .map_or("the slot's position".into(), |l| l.to_string());
                 info!(confirmed = at, unconfirmed = 0, "stopped");
                 Ok(true)
             }
@@ -283,7 +289,11 @@ impl Relay {
     }
 
     fn stopped_by_poison(&self) -> Failure {
-        let poison = self.sender.poison().map(ToString::to_string).unwrap_or_default();
+        let poison = self
+            .sender
+            .poison()
+            .map(ToString::to_string)
+            .unwrap_or_default();
         stop!(
             Exit::Policy,
             "{poison}. Nothing behind it was sent, and slot {} stands before it. Mend the cause and start `walpost run` again",
@@ -389,12 +399,18 @@ impl Relay {
     fn on_data<S>(&mut self, session: &mut Session<S>, frame: Bytes) -> Result<(), Failure> {
         let message = ServerMessage::parse(&frame).map_err(|e| misread(&e))?;
         match message {
-            ServerMessage::Keepalive { wal_end, reply_requested, .. } => {
+            ServerMessage::Keepalive {
+                wal_end,
+                reply_requested,
+                ..
+            } => {
                 self.ledger.keepalive(wal_end);
                 session.reply_wanted |= reply_requested;
                 Ok(())
             }
-            ServerMessage::XLogData { wal_start, data, .. } => {
+            ServerMessage::XLogData {
+                wal_start, data, ..
+            } => {
                 let change = Change::parse(data).map_err(|e| misread(&e))?;
                 if let Change::Insert { relation, tuple } = change {
                     if !self.on_insert(relation, tuple)? {
@@ -417,7 +433,9 @@ impl Relay {
             Some(Table::Other) => None,
             Some(Table::Ours(shape)) => Some(shape.clone()),
             None => {
-                return Err(misread(&anyhow!("a row of table {relation}, which was not described")));
+                return Err(misread(&anyhow!(
+                    "a row of table {relation}, which was not described"
+                )));
             }
         };
         if shape.is_some() && !self.ledger.has_room(tuple.bytes().len()) {
@@ -428,7 +446,9 @@ impl Relay {
             if self.ledger.rows() == 0 {
                 self.state.lock().last_progress = Instant::now();
             }
-            self.ledger.open_row(shape, tuple.bytes().into()).map_err(|e| misread(&e))?;
+            self.ledger
+                .open_row(shape, tuple.bytes().into())
+                .map_err(|e| misread(&e))?;
             self.sender.pump(&mut self.ledger, self.now);
         }
         Ok(true)
@@ -436,15 +456,20 @@ impl Relay {
 
     fn on_change(&mut self, change: Change<'_>) -> Result<(), Failure> {
         let turn = match change {
-            Change::Begin { commit_lsn, committed_at, .. } => {
-                self.ledger.begin(commit_lsn, committed_at)
-            }
+            Change::Begin {
+                commit_lsn,
+                committed_at,
+                ..
+            } => self.ledger.begin(commit_lsn, committed_at),
             Change::Commit { end_lsn, .. } => self.ledger.commit(end_lsn),
             Change::Relation(relation) => {
                 self.relations.learn(&relation);
                 Ok(())
             }
-            Change::Message { transactional: true, .. } => self.ledger.next_position().map(drop),
+            Change::Message {
+                transactional: true,
+                ..
+            } => self.ledger.next_position().map(drop),
             Change::Message { .. } | Change::Ignored(_) | Change::Insert { .. } => Ok(()),
         };
         turn.map_err(|e| misread(&e))
@@ -461,7 +486,9 @@ impl Relay {
                 Report::Delivered(row) => {
                     delivered += 1;
                     self.latest_settled = self.latest_settled.max(Some(row.committed_at));
-                    self.metrics.latency.observe(row.committed_at.seconds_until(now).max(0.0));
+                    self.metrics
+                        .latency
+                        .observe(row.committed_at.seconds_until(now).max(0.0));
                     self.metrics.published_bytes.inc_by(row.sent_bytes);
                     if let Some(number) = row.topic {
                         self.counter(number).inc();
@@ -470,7 +497,8 @@ impl Relay {
                 Report::Failed(failed) => {
                     let code = code_name(failed.code);
                     self.metrics.delivery_failure(failed.class.name(), &code);
-                    self.state.lock().last_error = Some(format!("a record was not delivered: {code}"));
+                    self.state.lock().last_error =
+                        Some(format!("a record was not delivered: {code}"));
                 }
                 Report::Stale => {}
             }
@@ -517,7 +545,10 @@ impl Relay {
     fn kafka_trouble(&mut self, reason: String) {
         let mut state = self.state.lock();
         if state.kafka_trouble.is_none() {
-            warn!(brokers = self.config.kafka.brokers, reason, "kafka cannot be reached; waiting");
+            warn!(
+                brokers = self.config.kafka.brokers,
+                reason, "kafka cannot be reached; waiting"
+            );
         }
         let text = format!("{}: {reason}", self.config.kafka.brokers);
         state.last_error = Some(text.clone());
@@ -527,8 +558,13 @@ impl Relay {
     fn on_producer(&mut self, made: Made) {
         match made {
             Made::Main(producer) => {
-                info!(rows = self.ledger.rows(), "new producer; unsettled rows are sent again");
-                self.metrics.duplicates_possible.inc_by(self.ledger.rows() as u64);
+                info!(
+                    rows = self.ledger.rows(),
+                    "new producer; unsettled rows are sent again"
+                );
+                self.metrics
+                    .duplicates_possible
+                    .inc_by(self.ledger.rows() as u64);
                 self.sender.install_main(producer, &mut self.ledger);
             }
             Made::Probe(producer) => {
@@ -567,7 +603,10 @@ impl Relay {
                 if let Some(asked) = session.asked.take() {
                     self.verify_ours(session, &facts)?;
                     self.ledger.raise_ceiling(asked);
-                    session.stands = facts.slot.as_ref().and_then(|slot| slot.confirmed_flush_lsn);
+                    session.stands = facts
+                        .slot
+                        .as_ref()
+                        .and_then(|slot| slot.confirmed_flush_lsn);
                 }
                 session.server_stopping = None;
                 if let Some(trouble) = self.state.lock().trouble.take() {
@@ -591,7 +630,10 @@ impl Relay {
             Answer::ServerStopping => {
                 session.asked = None;
                 if session.server_stopping.is_none() {
-                    info!(rows = self.ledger.rows(), "the server is stopping; releasing the slot");
+                    info!(
+                        rows = self.ledger.rows(),
+                        "the server is stopping; releasing the slot"
+                    );
                     session.server_stopping = Some(Instant::now());
                 }
                 Ok(())
@@ -649,9 +691,17 @@ impl Relay {
     fn progress<S>(&mut self, session: &Session<S>) -> Option<Progress> {
         let confirmed = session.reported_confirmed?.lsn();
         let due = session.ending.is_some() || self.noted.elapsed() >= PROGRESS_INTERVAL;
-        let committed_at = if due { self.latest_settled.take()? } else { return None };
+        let committed_at = if due {
+            self.latest_settled.take()?
+        } else {
+            return None;
+        };
         self.noted = Instant::now();
-        Some(Progress { epoch: session.start.epoch, confirmed, committed_at })
+        Some(Progress {
+            epoch: session.start.epoch,
+            confirmed,
+            committed_at,
+        })
     }
 
     /// Status by the timer, on progress, and at once when asked.
@@ -673,7 +723,10 @@ impl Relay {
         session.reply_wanted = false;
     }
 
-    fn on_tick<S>(&mut self, session: &mut Session<S>) -> Result<(), Failure> {
+    fn on_tick<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        session: &mut Session<S>,
+    ) -> Result<(), Failure> {
         let silence = session.heard.elapsed();
         if !self.is_reading(session) {
             // What isn't read can't be heard.
@@ -684,9 +737,14 @@ impl Relay {
                 silence.as_secs()
             )));
         }
-        let deaf = self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
+        let deaf =
+            self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
         if deaf {
-            return Err(stop!(Exit::Error, "internal: a thread that polls Kafka's reports ended").into());
+            return Err(stop!(
+                Exit::Error,
+                "internal: a thread that polls Kafka's reports ended"
+            )
+            .into());
         }
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
@@ -729,11 +787,16 @@ impl Relay {
             .collect();
         for topic in &waiting {
             if !self.warned.contains(&topic.topic) {
-                warn!(topic = topic.topic, reason = topic.reason, "rows wait for their topic");
+                warn!(
+                    topic = topic.topic,
+                    reason = topic.reason,
+                    "rows wait for their topic"
+                );
                 self.warned.push(topic.topic.clone());
             }
         }
-        self.warned.retain(|name| waiting.iter().any(|t| t.topic == *name));
+        self.warned
+            .retain(|name| waiting.iter().any(|t| t.topic == *name));
         let mut state = self.state.lock();
         state.streaming = true;
         state.received = Some(self.ledger.received());
@@ -748,5 +811,9 @@ impl Relay {
 
 /// The stream isn't what the protocol says: ours or the server's fault, and no reason to guess.
 fn misread(error: &impl std::fmt::Display) -> Failure {
-    stop!(Exit::Error, "internal: the replication stream cannot be read: {error}").into()
+    stop!(
+        Exit::Error,
+        "internal: the replication stream cannot be read: {error}"
+    )
+    .into()
 }

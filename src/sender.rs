@@ -229,6 +229,8 @@ impl<P: Enqueue> Sender<P> {
             ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
+        let sizes = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
+        let size = sizes.iter().sum::<usize>() as u64;
         let result = main
             .enqueue(&record, seq)
             .map_err(|code| refusal(code, seq, row, &record));

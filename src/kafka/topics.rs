@@ -113,6 +113,9 @@ impl Topics {
 
     /// An open topic with rows that may leave now.
     pub fn releasable(&self) -> Option<usize> {
+        if self.waiting == 0 {
+            return None;
+        }
         self.topics
             .iter()
             .position(|t| t.is_open() && !t.waiting.is_empty())
@@ -141,12 +144,8 @@ impl Topics {
     }
 
     /// Topics whose rows wait for an answer.
-    pub fn to_ask(&self) -> Vec<Box<str>> {
-        let waits = |t: &&Topic| !t.is_open() && !t.waiting.is_empty();
-        self.topics
-            .iter()
-            .filter(waits)
-            .map(|t| t.name.clone())
-            .collect()
+    pub fn to_ask(&self) -> impl Iterator<Item = (usize, &Topic)> {
+        self.iter()
+            .filter(|(_, topic)| !topic.is_open() && !topic.waiting.is_empty())
     }
 }

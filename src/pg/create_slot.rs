@@ -10,8 +10,7 @@ use crate::{
     error::{Exit, Failure, Stop},
     lsn::Lsn,
     pg::{
-        conninfo::ConnInfo, quote::ident, server_error::ServerError, setup::explain,
-        wire::Replication,
+        conninfo::ConnInfo, quote::ident, replication, server_error::ServerError, setup::explain,
     },
     stop,
 };
@@ -38,7 +37,7 @@ pub async fn create_slot(
 ) -> anyhow::Result<Made> {
     let deadline = Instant::now() + limit;
     let refused = |failure| refused(failure, slot, role);
-    let connect = Replication::connect(conninfo, "walpost:init");
+    let connect = replication::connect(conninfo, "walpost:init");
     let mut replication = timeout_at(deadline, connect)
         .await
         .map_err(|_| stop!(Exit::Grace, "no replication connection within --timeout"))?

@@ -1,9 +1,12 @@
 //! The side connection: a task that checks slot and publication when asked, takes the slot over
 //! and notes progress. The relay never waits for it; its answers arrive like any other event.
 
-use std::{sync::Arc, time::{Duration, Instant}};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{MissedTickBehavior, interval, timeout},
@@ -85,9 +88,21 @@ impl Watch {
         let (questions, questioned) = mpsc::channel(1);
         let (answer, answers) = mpsc::channel(4);
         let (refresh, refreshes) = mpsc::channel(4);
-        let task = Task { info, names, state, client: None };
+        let task = Task {
+            info,
+            names,
+            state,
+            client: None,
+        };
         tokio::spawn(task.run(questioned, answer, refreshes));
-        (Watch { questions, answers, waiting: false }, Refresh(refresh))
+        (
+            Watch {
+                questions,
+                answers,
+                waiting: false,
+            },
+            Refresh(refresh),
+        )
     }
 
     /// Asks; `false` when an answer is still awaited.
@@ -193,18 +208,22 @@ impl Task {
         }
         let client = self.client.as_ref().expect("connected above");
         let answer = match question {
-            Question::TakeOver => take_over(client, &self.names.slot).await.map(Answer::TakenOver),
+            Question::TakeOver => take_over(client, &self.names.slot)
+                .await
+                .map(Answer::TakenOver),
             Question::Check(progress) => {
                 if let Some(progress) = progress {
-                    note(client, &self.names.slot, &progress).await.map_err(lost)?;
+                    note(client, &self.names.slot, &progress)
+                        .await
+                        .map_err(lost)?;
                 }
                 let facts = facts(client, &self.names).await.map_err(lost)?;
                 self.state.lock().slot = Some((facts.clone(), Instant::now()));
                 Ok(match verdict(&facts, &self.names) {
                     // The relay logs warnings when they change; a check repeats them.
                     Ok(_) if facts.server.in_recovery => Answer::Lost(anyhow!(
-                        "{} is a standby in recovery, not the primary",
-                        self.info.describe()
+                        "database {} is on a standby in recovery, not on the primary",
+                        self.info.database
                     )),
                     Ok(_) => Answer::Fine(Box::new(facts)),
                     Err(stop) => Answer::Broken(stop),

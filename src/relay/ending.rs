@@ -47,11 +47,23 @@ pub struct Told {
 
 impl Ending {
     pub fn signal(grace: Duration) -> Self {
-        Ending { why: Why::Signal, began: Instant::now(), grace, reading: true, stage: Stage::Reading }
+        Ending {
+            why: Why::Signal,
+            began: Instant::now(),
+            grace,
+            reading: true,
+            stage: Stage::Reading,
+        }
     }
 
     pub fn poison(grace: Duration) -> Self {
-        Ending { why: Why::Poison, began: Instant::now(), grace, reading: false, stage: Stage::Flushing }
+        Ending {
+            why: Why::Poison,
+            began: Instant::now(),
+            grace,
+            reading: false,
+            stage: Stage::Flushing,
+        }
     }
 
     pub fn is_reading(&self) -> bool {

@@ -50,7 +50,11 @@ impl Factory {
         let probe = settings::probe_producer(brokers, properties, &client_id);
         let (deliver, made) = mpsc::channel(2);
         Factory {
-            recipe: Recipe { main, probe, deliveries },
+            recipe: Recipe {
+                main,
+                probe,
+                deliveries,
+            },
             made,
             deliver,
             pauses: Backoff::new(Duration::from_millis(100), Duration::from_secs(10)),
@@ -81,8 +85,11 @@ impl Factory {
     }
 
     pub fn start(&mut self, source: Source) {
-        let (recipe, deliver, pause) =
-            (self.recipe.clone(), self.deliver.clone(), self.pauses.pause());
+        let (recipe, deliver, pause) = (
+            self.recipe.clone(),
+            self.deliver.clone(),
+            self.pauses.pause(),
+        );
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let made = tokio::task::spawn_blocking(move || match (recipe.make(source), source) {

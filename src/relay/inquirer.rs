@@ -35,7 +35,13 @@ pub struct Inquirer {
 impl Inquirer {
     pub fn new() -> Self {
         let (reply, replies) = mpsc::channel(1);
-        Inquirer { replies, reply, busy: false, asked: 0, next: Instant::now() }
+        Inquirer {
+            replies,
+            reply,
+            busy: false,
+            asked: 0,
+            next: Instant::now(),
+        }
     }
 
     /// Asks if it is time: at once for a new topic, otherwise every few seconds.
@@ -45,7 +51,11 @@ impl Inquirer {
             return;
         }
         let Some(main) = sender.main() else { return };
-        let topics: Vec<_> = sender.topics.to_ask().map(|(n, t)| (n, t.name.clone(), t.state.clone())).collect();
+        let topics: Vec<_> = sender
+            .topics
+            .to_ask()
+            .map(|(n, t)| (n, t.name.clone(), t.state.clone()))
+            .collect();
         if topics.is_empty() {
             return;
         }
@@ -78,7 +88,11 @@ impl Inquirer {
             Some(replies) => {
                 self.busy = false;
                 let failed = replies.iter().any(|(_, answer)| answer.is_err());
-                let pause = if failed { UNANSWERED } else { rand::rng().random_range(AGAIN) };
+                let pause = if failed {
+                    UNANSWERED
+                } else {
+                    rand::rng().random_range(AGAIN)
+                };
                 self.next = Instant::now() + pause;
                 replies
             }

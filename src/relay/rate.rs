@@ -16,7 +16,10 @@ pub struct Rate {
 
 impl Default for Rate {
     fn default() -> Self {
-        Rate { total: 0, samples: VecDeque::from([(Instant::now(), 0)]) }
+        Rate {
+            total: 0,
+            samples: VecDeque::from([(Instant::now(), 0)]),
+        }
     }
 }
 
@@ -34,9 +37,15 @@ impl Rate {
                 self.samples.pop_front();
             }
         }
-        let Some((since, then)) = self.samples.front() else { return 0.0 };
+        let Some((since, then)) = self.samples.front() else {
+            return 0.0;
+        };
         let seconds = now.duration_since(*since).as_secs_f64();
         // Less than a second says too little.
-        if seconds < 1.0 { 0.0 } else { (self.total - then) as f64 / seconds }
+        if seconds < 1.0 {
+            0.0
+        } else {
+            (self.total - then) as f64 / seconds
+        }
     }
 }

@@ -212,10 +212,7 @@ mod tests {
                 "host=h options=-c geqo=off",
             ),
             ("postgres://u:se@cret@h/d", &format!("error: {ENCODE}")),
-            (
-                "postgres://u:se/cret@h/d",
-                &format!("error: {ENCODE}"),
-            ),
+            ("postgres://u:se/cret@h/d", &format!("error: {ENCODE}")),
             ("postgres://u:12/cret@h/d", &format!("error: {ENCODE}")),
             (
                 "postgres://u:p%zz@h",
