@@ -50,10 +50,16 @@ need() {
   [ "${#missing[@]}" = 0 ] || slowly "installing ${missing[*]}" apt_install "${missing[@]}"
 }
 
-# need_command NAME PACKAGE: installs the package when there is no such command.
-need_command() {
-  command -v "$1" > /dev/null || need "$2"
-  command -v "$1" > /dev/null || die "there is no command $1; install it (Debian's package is $2) and try again"
+# need_commands NAME:PACKAGE…: installs the packages of the commands that aren't there.
+need_commands() {
+  local missing=() pair
+  for pair; do
+    command -v "${pair%:*}" > /dev/null || missing+=("${pair#*:}")
+  done
+  [ "${#missing[@]}" = 0 ] || need "${missing[@]}"
+  for pair; do
+    command -v "${pair%:*}" > /dev/null || die "there is no command ${pair%:*}; install it (Debian's package is ${pair#*:}) and try again"
+  done
 }
 
 apt_install() {
@@ -112,7 +118,7 @@ cached() {
 
 need_java() {
   local version
-  need_command java default-jre-headless
+  need_commands java:default-jre-headless
   version=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
   [ "${version:-0}" -ge 17 ] || die "java is version ${version:-unknown}, Kafka needs 17 or newer"
 }

@@ -15,7 +15,7 @@ kafka_libs() {
 kafka_install() {
   need_java
   [ -z "$(kafka_libs)" ] || return 0
-  need_command mvn maven
+  need_commands mvn:maven
   cached "$kafka_name" "fetching Apache Kafka $kafka_version" kafka_fetch
 }
 
@@ -53,6 +53,7 @@ kafka_start() {
       kafka_failed "cannot prepare its folder $folder/data"
   fi
   kafka_java
+  touch "$folder/log"
   setsid nohup "${java[@]}" -Xms256m -Xmx512m kafka.Kafka "$folder/server.properties" >> "$folder/log" 2>&1 9>&- < /dev/null &
   until_true 90 kafka_is_ready_or_ended "$!" || kafka_failed "not ready after 90 s"
   kafka_is_ready || kafka_failed "it ended"

@@ -20,9 +20,7 @@ postgres_install() {
   # PostgreSQL refuses to run as root; this package makes the user.
   if [ "$(id -u)" = 0 ] && ! id postgres > /dev/null 2>&1; then need postgresql-common; fi
   [ -z "$(postgres_bin "$1")" ] || return 0
-  need_java
-  need_command mvn maven
-  need_command xz xz-utils
+  need_commands java:default-jre-headless mvn:maven xz:xz-utils
   cached "postgres-${postgres_releases[$1]}" "fetching PostgreSQL ${postgres_releases[$1]}" postgres_fetch "${postgres_releases[$1]}"
 }
 
