@@ -4,3 +4,4 @@ pub mod kafka;
 pub mod lsn;
 pub mod outbox;
 pub mod pg;
+pub mod verdict;

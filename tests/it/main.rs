@@ -1,0 +1,5 @@
+//! The promises, kept on a real PostgreSQL and a real Kafka by the real binary.
+//!
+//! The servers are those of `scripts/services up`; `harness` tells how they are found.
+
+mod harness;
