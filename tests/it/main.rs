@@ -3,3 +3,16 @@
 //! The servers are those of `scripts/services up`; `harness` tells how they are found.
 
 mod harness;
+
+mod cli;
+mod faults;
+mod init;
+mod limits;
+mod poison;
+mod relay;
+mod restart;
+mod slot;
+mod standby;
+mod status;
+mod topics;
+mod values;

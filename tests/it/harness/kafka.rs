@@ -215,7 +215,7 @@ impl Kafka {
     /// Every record of the topic up to its present end, by partition and offset.
     pub fn read(&self, topic: &str) -> Vec<Record> {
         let mut tail = self.tail(topic);
-        tail.to_end();
+        tail.read_to_end();
         tail.records.sort_by_key(|r| (r.partition, r.offset));
         tail.records
     }
@@ -300,7 +300,7 @@ impl Tail {
 
     /// Up to the end of every partition.
     #[track_caller]
-    pub fn to_end(&mut self) {
+    pub fn read_to_end(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(90);
         while self.ended != self.partitions {
             assert!(

@@ -53,8 +53,9 @@ impl KafkaServer {
             write!(advertise, ",PROXIED{n}://127.0.0.1:{front}").expect("format");
             write!(protocols, ",PROXIED{n}:PLAINTEXT").expect("format");
         }
-        // A later line wins.
-        write!(settings, "\nlisteners={listen}\nadvertised.listeners={advertise}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT\n")
+        // A later line wins. A killed broker may come back only when its last session has ended.
+        write!(settings, "\nlisteners={listen}\nadvertised.listeners={advertise}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT\n\
+             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n")
             .expect("format");
         fs::write(folder.join("server.properties"), settings).expect("write server.properties");
         let format = java(&folder)

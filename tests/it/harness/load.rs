@@ -5,7 +5,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -69,7 +69,6 @@ impl Default for Plan {
 /// Running writers; stopped when dropped.
 pub struct Load {
     halt: Arc<AtomicBool>,
-    committed: Arc<AtomicU64>,
     writers: Vec<JoinHandle<()>>,
 }
 
@@ -80,10 +79,7 @@ impl Load {
              INSERT INTO keys SELECT 'key-' || i FROM generate_series(0, {}) i",
             plan.keys - 1
         ));
-        let (halt, committed) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
+        let halt = Arc::new(AtomicBool::new(false));
         let mut dice = Dice::new();
         let writer = |number| {
             let writer = Writer {
@@ -92,21 +88,11 @@ impl Load {
                 dice: Dice::from_seed(dice.next()),
                 name: format!("{}-{number}", scene.tag),
                 halt: halt.clone(),
-                committed: committed.clone(),
             };
             runtime().spawn(writer.write())
         };
         let writers = (0..plan.writers).map(writer).collect();
-        Load {
-            halt,
-            committed,
-            writers,
-        }
-    }
-
-    /// Transactions done so far, rolled back ones included.
-    pub fn done(&self) -> u64 {
-        self.committed.load(Relaxed)
+        Load { halt, writers }
     }
 
     /// Waits until every writer has done its transactions.
@@ -135,7 +121,6 @@ struct Writer {
     dice: Dice,
     name: String,
     halt: Arc<AtomicBool>,
-    committed: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -153,7 +138,6 @@ impl Writer {
             };
             if written {
                 done += 1;
-                self.committed.fetch_add(1, Relaxed);
                 let pause = self.dice.between(0, 2 * self.plan.pause + 1);
                 if pause > 0 {
                     tokio::time::sleep(Duration::from_millis(pause)).await;

@@ -5,7 +5,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
@@ -29,7 +29,6 @@ struct Shared {
     closed: AtomicBool,
     /// The port is closed: connections are refused.
     refusing: AtomicBool,
-    accepted: AtomicUsize,
     pairs: Mutex<Vec<Arc<Pair>>>,
 }
 
@@ -61,7 +60,6 @@ impl Proxy {
             swallowing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
-            accepted: AtomicUsize::new(0),
             pairs: Mutex::default(),
         });
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen as proxy");
@@ -72,11 +70,6 @@ impl Proxy {
 
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
-    }
-
-    /// Connections accepted so far.
-    pub fn accepted(&self) -> usize {
-        self.shared.accepted.load(Relaxed)
     }
 
     /// Good again, for new connections; those that were swallowed stay so.
@@ -160,7 +153,6 @@ impl Shared {
     }
 
     fn pair(self: Arc<Self>, client: TcpStream) {
-        self.accepted.fetch_add(1, Relaxed);
         let fate = if self.swallowing.load(Relaxed) {
             SWALLOWED
         } else {

@@ -114,6 +114,15 @@ impl Scene {
         ));
     }
 
+    /// A setting for the publisher's sessions in this database, its replication connection included.
+    pub fn publisher_setting(&self, name: &str, value: &str) {
+        let role = self.server.publisher_name();
+        self.sql.run(&format!(
+            "ALTER ROLE {role} IN DATABASE {} SET {name} = {value}",
+            self.tag
+        ));
+    }
+
     /// A configuration for this scene; nothing is done yet.
     pub fn walpost(&self) -> Walpost {
         let mut walpost = Walpost::new();
