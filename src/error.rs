@@ -32,7 +32,10 @@ pub struct Stop {
 
 impl Stop {
     pub fn new(exit: Exit, cause: impl Into<anyhow::Error>) -> Self {
-        Stop { exit, cause: cause.into() }
+        Stop {
+            exit,
+            cause: cause.into(),
+        }
     }
 }
 
@@ -55,7 +58,10 @@ impl std::error::Error for Stop {}
 impl Exit {
     /// The exit code that an error asks for; 1 when it asks for none.
     pub fn of(error: &anyhow::Error) -> Exit {
-        error.chain().find_map(|e| e.downcast_ref::<Stop>()).map_or(Exit::Error, |stop| stop.exit)
+        error
+            .chain()
+            .find_map(|e| e.downcast_ref::<Stop>())
+            .map_or(Exit::Error, |stop| stop.exit)
     }
 }
 

@@ -1,7 +1,9 @@
 pub mod config;
 pub mod error;
 pub mod kafka;
+pub mod ledger;
 pub mod lsn;
 pub mod outbox;
 pub mod pg;
+pub mod sender;
 pub mod verdict;

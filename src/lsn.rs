@@ -39,7 +39,11 @@ impl FromStr for Lsn {
         let invalid = || InvalidLsn(text.to_owned());
         let part = |s: &str| {
             let plain = (1..=8).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_hexdigit());
-            if plain { u64::from_str_radix(s, 16).map_err(|_| invalid()) } else { Err(invalid()) }
+            if plain {
+                u64::from_str_radix(s, 16).map_err(|_| invalid())
+            } else {
+                Err(invalid())
+            }
         };
         let (high, low) = text.split_once('/').ok_or_else(invalid)?;
         Ok(Lsn(part(high)? << 32 | part(low)?))
@@ -54,7 +58,9 @@ impl serde::Serialize for Lsn {
 
 impl<'de> serde::Deserialize<'de> for Lsn {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        <std::borrow::Cow<'de, str>>::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+        <std::borrow::Cow<'de, str>>::deserialize(from)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -93,7 +99,9 @@ impl PgTime {
 
     /// Milliseconds since 1970, rounded down, as Kafka stamps records.
     pub fn unix_millis(self) -> i64 {
-        self.0.saturating_add(PG_EPOCH_SECONDS * 1_000_000).div_euclid(1000)
+        self.0
+            .saturating_add(PG_EPOCH_SECONDS * 1_000_000)
+            .div_euclid(1000)
     }
 
     /// The system clock's time, for status updates and ages.
@@ -114,11 +122,27 @@ mod tests {
 
     #[test]
     fn lsn_prints_and_parses_as_postgresql_does() {
-        for (text, bytes) in [("0/0", 0), ("0/16B3748", 0x016B_3748), ("FFFFFFFF/FFFFFFFF", u64::MAX), ("1/A", 0x1_0000_000A)] {
+        for (text, bytes) in [
+            ("0/0", 0),
+            ("0/16B3748", 0x016B_3748),
+            ("FFFFFFFF/FFFFFFFF", u64::MAX),
+            ("1/A", 0x1_0000_000A),
+        ] {
             assert_eq!(text.parse::<Lsn>().unwrap(), Lsn(bytes));
             assert_eq!(Lsn(bytes).to_string(), text);
         }
-        for bad in ["", "0", "/", "0/", "/0", "0/123456789", "+1/0", "0x1/0", "0/0/0", "g/0"] {
+        for bad in [
+            "",
+            "0",
+            "/",
+            "0/",
+            "/0",
+            "0/123456789",
+            "+1/0",
+            "0x1/0",
+            "0/0/0",
+            "g/0",
+        ] {
             assert!(bad.parse::<Lsn>().is_err(), "{bad:?}");
         }
     }
@@ -132,7 +156,10 @@ mod tests {
 
     #[test]
     fn positions_order_by_commit_then_ordinal() {
-        let at = |commit, ordinal| Position { commit: Lsn(commit), ordinal };
+        let at = |commit, ordinal| Position {
+            commit: Lsn(commit),
+            ordinal,
+        };
         assert!(at(1, 9) < at(2, 1) && at(2, 1) < at(2, 10));
         assert_eq!(at(0x016B_3748, 3).to_string(), "0/16B3748:3");
     }

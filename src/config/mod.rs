@@ -114,7 +114,10 @@ pub struct Kafka {
 
 impl Default for Kafka {
     fn default() -> Self {
-        Kafka { brokers: "localhost:9092".into(), properties: BTreeMap::new() }
+        Kafka {
+            brokers: "localhost:9092".into(),
+            properties: BTreeMap::new(),
+        }
     }
 }
 
@@ -131,7 +134,11 @@ pub struct Delivery {
 impl Default for Delivery {
     fn default() -> Self {
         // 20,000 was twice as fast as librdkafka's own 100,000 and needed 75 MB less.
-        Delivery { in_flight_rows: 20_000, in_flight_bytes: 16 << 20, shutdown_grace: Duration::from_secs(10) }
+        Delivery {
+            in_flight_rows: 20_000,
+            in_flight_bytes: 16 << 20,
+            shutdown_grace: Duration::from_secs(10),
+        }
     }
 }
 
@@ -145,6 +152,9 @@ pub struct Http {
 
 impl Default for Http {
     fn default() -> Self {
-        Http { listen: "127.0.0.1:9464".into(), not_ready_after: Duration::from_secs(60) }
+        Http {
+            listen: "127.0.0.1:9464".into(),
+            not_ready_after: Duration::from_secs(60),
+        }
     }
 }

@@ -1,0 +1,93 @@
+//! Which error code is whose fault. What isn't known is passing: waiting loses nothing.
+
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+/// What to do about a record that was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The cluster's or the connection's trouble: wait and send again.
+    Passing,
+    /// The topic doesn't exist or may not be written: its rows wait.
+    Setup,
+    /// The record itself, or a neighbour in its batch, can never be delivered.
+    Event,
+}
+
+impl Class {
+    /// The class's name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Passing => "passing",
+            Class::Setup => "setup",
+            Class::Event => "event",
+        }
+    }
+}
+
+/// <https://kafka.apache.org/protocol#protocol_error_codes>; negative ones are librdkafka's own.
+pub fn class(code: Code) -> Class {
+    match code {
+        Code::UnknownTopicOrPartition
+        | Code::UnknownTopic
+        | Code::UnknownPartition
+        | Code::TopicAuthorizationFailed => Class::Setup,
+        Code::MessageSizeTooLarge
+        | Code::InvalidMessageSize
+        | Code::MessageBatchTooLarge
+        | Code::InvalidTimestamp
+        | Code::InvalidRecord
+        | Code::InvalidTopic
+        | Code::BadMessage
+        | Code::UnsupportedForMessageFormat
+        | Code::PolicyViolation => Class::Event,
+        _ => Class::Passing,
+    }
+}
+
+/// The code as Kafka's documentation writes it: `MESSAGE_TOO_LARGE` for broker codes, a leading
+/// underscore for the client library's own.
+pub fn code_name(code: Code) -> String {
+    let mut name = String::new();
+    if (code as i32) < 0 {
+        name.push('_');
+    }
+    for (index, letter) in format!("{code:?}").char_indices() {
+        if letter.is_ascii_uppercase() && index > 0 {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_codes_wait() {
+        assert_eq!(class(Code::MessageSizeTooLarge), Class::Event);
+        assert_eq!(class(Code::TopicAuthorizationFailed), Class::Setup);
+        for code in [
+            Code::ClusterAuthorizationFailed,
+            Code::Authentication,
+            Code::PurgeQueue,
+            Code::PurgeInflight,
+            Code::MessageTimedOut,
+            Code::NotEnoughReplicas,
+            Code::GaplessGuarantee,
+            Code::Unknown,
+        ] {
+            assert_eq!(class(code), Class::Passing, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn codes_have_readable_names() {
+        assert_eq!(
+            code_name(Code::MessageSizeTooLarge),
+            "MESSAGE_SIZE_TOO_LARGE"
+        );
+        assert_eq!(code_name(Code::PurgeQueue), "_PURGE_QUEUE");
+    }
+}

@@ -1,0 +1,218 @@
+//! A producer with the thread that polls its reports. `enqueue` copies a record into librdkafka
+//! and nothing else; each enqueued record is reported exactly once.
+//!
+//! Why librdkafka's own calls: rdkafka's `send` allocates the topic's name and each header's name
+//! for every record and looks the topic up by name; here a topic is looked up once.
+
+use std::{
+    collections::HashMap,
+    ffi::{CString, c_void},
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use rdkafka::{
+    ClientConfig,
+    bindings::{
+        RD_KAFKA_MSG_F_COPY, rd_kafka_header_add, rd_kafka_headers_destroy, rd_kafka_headers_new,
+        rd_kafka_producev, rd_kafka_topic_destroy, rd_kafka_topic_new, rd_kafka_topic_t,
+        rd_kafka_vtype_t as V,
+    },
+    error::{KafkaError, KafkaResult},
+    producer::{BaseProducer, Producer as _, PurgeConfig},
+    types::{RDKafkaErrorCode as Code, RDKafkaRespErr},
+};
+
+use super::{
+    context::{Context, Deliveries, Source},
+    topics::TopicState,
+};
+use crate::{ledger::Seq, outbox::record::Record};
+
+/// How long one call into librdkafka waits for reports; a stop is noticed after at most this.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A topic's handle inside librdkafka.
+struct NativeTopic(*mut rd_kafka_topic_t);
+
+// SAFETY: librdkafka's handles may be used from any thread.
+unsafe impl Send for NativeTopic {}
+
+impl Drop for NativeTopic {
+    fn drop(&mut self) {
+        // SAFETY: made by rd_kafka_topic_new and destroyed once; the client outlives it, see `Producer`.
+        unsafe { rd_kafka_topic_destroy(self.0) };
+    }
+}
+
+pub struct Producer {
+    /// Before the client: handles must go first.
+    topics: HashMap<Box<str>, NativeTopic>,
+    client: Arc<BaseProducer<Context>>,
+    stop: Arc<AtomicBool>,
+    poller: Option<JoinHandle<()>>,
+}
+
+impl Producer {
+    /// Takes about a millisecond and no connection; unknown properties and values are errors.
+    pub fn new(
+        settings: &ClientConfig,
+        source: Source,
+        deliveries: &Arc<Deliveries>,
+    ) -> KafkaResult<Self> {
+        let context = Context::new(source, deliveries.clone());
+        let client: Arc<BaseProducer<Context>> = Arc::new(settings.create_with_context(context)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let poller = std::thread::Builder::new()
+            .name("kafka-reports".into())
+            .spawn({
+                let (client, stop) = (client.clone(), stop.clone());
+                move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        client.poll(POLL);
+                    }
+                }
+            });
+        let poller =
+            poller.map_err(|_| KafkaError::ClientCreation("no thread to be had".into()))?;
+        Ok(Producer {
+            topics: HashMap::new(),
+            client,
+            stop,
+            poller: Some(poller),
+        })
+    }
+
+    /// Copies the record into the producer's queue. Refused with `QueueFull`, with the record's own
+    /// fault, or with `Fatal` when this producer can't go on; a refused record has no report.
+    pub fn enqueue(&mut self, record: &Record<'_>, seq: Seq) -> Result<(), Code> {
+        let topic = self.topic(record.topic)?;
+        let bytes = |part: Option<&[u8]>| match part {
+            None => (ptr::null(), 0),
+            Some(bytes) => (bytes.as_ptr().cast::<c_void>(), bytes.len()),
+        };
+        let (key, key_length) = bytes(record.key);
+        let (value, value_length) = bytes(record.payload);
+        // SAFETY: every pointer is valid for its length during the call, which copies what they
+        // point to (`F_COPY`); the header list is given away only on success and destroyed here
+        // otherwise; the topic handle belongs to this client.
+        let error = unsafe {
+            let headers = rd_kafka_headers_new(record.headers.len());
+            for (name, value) in record.headers.iter() {
+                let (value, length) = bytes(value);
+                // Fails for a read-only list alone, which a new one isn't.
+                rd_kafka_header_add(
+                    headers,
+                    name.as_ptr().cast(),
+                    name.len() as isize,
+                    value,
+                    length as isize,
+                );
+            }
+            let error = rd_kafka_producev(
+                self.client.client().native_ptr(),
+                V::RD_KAFKA_VTYPE_RKT,
+                topic,
+                V::RD_KAFKA_VTYPE_MSGFLAGS,
+                RD_KAFKA_MSG_F_COPY,
+                V::RD_KAFKA_VTYPE_VALUE,
+                value,
+                value_length,
+                V::RD_KAFKA_VTYPE_KEY,
+                key,
+                key_length,
+                V::RD_KAFKA_VTYPE_OPAQUE,
+                seq.0 as usize as *mut c_void,
+                V::RD_KAFKA_VTYPE_TIMESTAMP,
+                record.timestamp,
+                V::RD_KAFKA_VTYPE_HEADERS,
+                headers,
+                V::RD_KAFKA_VTYPE_END,
+            );
+            if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+                rd_kafka_headers_destroy(headers);
+            }
+            error
+        };
+        match error {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
+            error => Err(error.into()),
+        }
+    }
+
+    fn topic(&mut self, name: &str) -> Result<*mut rd_kafka_topic_t, Code> {
+        if let Some(topic) = self.topics.get(name) {
+            return Ok(topic.0);
+        }
+        let text = CString::new(name).map_err(|_| Code::InvalidTopic)?;
+        // SAFETY: the client is alive, the name ends with a zero byte, no configuration is given.
+        let topic = unsafe {
+            rd_kafka_topic_new(
+                self.client.client().native_ptr(),
+                text.as_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        if topic.is_null() {
+            return Err(Code::InvalidTopic);
+        }
+        self.topics.insert(name.into(), NativeTopic(topic));
+        Ok(topic)
+    }
+
+    /// Drops what was not sent yet; each such record is reported as purged.
+    pub fn purge_queue(&self) {
+        self.client.purge(PurgeConfig::default().queue());
+    }
+
+    /// What answers questions about topics: blocks, so it is used off the loop.
+    pub fn inquiry(&self) -> Inquiry {
+        Inquiry(self.client.clone())
+    }
+
+    /// The thread that polls the reports ended though nobody asked it to.
+    pub fn is_deaf(&self) -> bool {
+        self.poller.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(poller) = self.poller.take() {
+            // Its panic was seen as deafness already.
+            let _ = poller.join();
+        }
+        self.topics.clear();
+    }
+}
+
+/// Asks the brokers about topics.
+pub struct Inquiry(Arc<BaseProducer<Context>>);
+
+impl Inquiry {
+    /// What the brokers say of a topic; blocks for at most `timeout`. An error is no answer.
+    pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<TopicState> {
+        let metadata = self.0.client().fetch_metadata(Some(topic), timeout)?;
+        let found = metadata.topics().iter().find(|t| t.name() == topic);
+        let Some(found) = found else {
+            return Ok(TopicState::Missing);
+        };
+        match found.error().map(Code::from) {
+            None if found.partitions().is_empty() => Ok(TopicState::Missing),
+            None => Ok(TopicState::Open),
+            Some(Code::TopicAuthorizationFailed) => Ok(TopicState::Denied),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
+                Ok(TopicState::Missing)
+            }
+            // A new topic has no leaders for a moment; the producer waits for them by itself.
+            Some(Code::LeaderNotAvailable) => Ok(TopicState::Open),
+            Some(code) => Err(KafkaError::MetadataFetch(code)),
+        }
+    }
+}

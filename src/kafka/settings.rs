@@ -1,0 +1,74 @@
+//! The producer's settings: what the promise rests on, and the bounds that follow ours.
+
+use rdkafka::ClientConfig;
+
+use crate::config;
+
+/// A producer queue holds the headers too, which the ledger doesn't count.
+const HEADERS_PER_ROW: u64 = 1024;
+
+/// librdkafka's own default.
+const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
+
+/// librdkafka's own default.
+pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;
+
+/// Settings of the main producer. `properties` are the user's, checked to contradict none of ours.
+pub fn main_producer(
+    brokers: &str,
+    properties: &[(String, String)],
+    delivery: &config::Delivery,
+    client_id: &str,
+) -> ClientConfig {
+    let mut settings = common(brokers, properties, client_id);
+    let largest = settings
+        .get("message.max.bytes")
+        .and_then(|n| n.parse().ok());
+    let largest: u64 = largest.unwrap_or(DEFAULT_MESSAGE_MAX_BYTES);
+    let bytes =
+        delivery.in_flight_bytes.max(largest) + delivery.in_flight_rows as u64 * HEADERS_PER_ROW;
+    let kilobytes = (bytes >> 10).clamp(1, i32::MAX as u64);
+    settings
+        // A record that can't be delivered stops the producer: nothing behind it overtakes.
+        .set("enable.gapless.guarantee", "true")
+        .set(
+            "queue.buffering.max.messages",
+            delivery.in_flight_rows.to_string(),
+        )
+        .set("queue.buffering.max.kbytes", kilobytes.to_string());
+    settings
+}
+
+/// Settings of the producer that sends one suspect at a time: a refusal there isn't fatal.
+pub fn probe_producer(
+    brokers: &str,
+    properties: &[(String, String)],
+    client_id: &str,
+) -> ClientConfig {
+    let mut settings = common(brokers, properties, client_id);
+    settings
+        .set("enable.gapless.guarantee", "false")
+        .set("linger.ms", "0");
+    settings
+}
+
+fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {
+    let mut settings = ClientConfig::new();
+    settings
+        .set("client.id", client_id)
+        // Java's default: producers of other services and we agree on a key's partition.
+        .set("partitioner", "murmur2_random")
+        .set("allow.auto.create.topics", "false")
+        // A half-open connection is noticed without waiting for a request to time out.
+        .set("socket.keepalive.enable", "true");
+    for (name, value) in properties {
+        settings.set(name, value);
+    }
+    settings
+        .set("bootstrap.servers", brokers)
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        // An outage pauses; it never fails a record.
+        .set("message.timeout.ms", "0");
+    settings
+}

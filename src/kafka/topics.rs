@@ -1,0 +1,144 @@
+//! Which topics take records: the gate. A record is enqueued only when its topic is known to exist
+//! and not known to refuse us; otherwise its row waits here, and rows of other topics flow. No
+//! socket, no clock.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::ledger::Seq;
+
+/// What is known of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicState {
+    /// Not answered yet. Unasked isn't missing.
+    Unasked,
+    Open,
+    /// The brokers don't know it.
+    Missing,
+    /// We may not write to it, or not even see it.
+    Denied,
+}
+
+#[derive(Debug)]
+pub struct Topic {
+    pub name: Box<str>,
+    pub state: TopicState,
+    /// Its rows that wait, in commit order. A newer row goes behind them.
+    pub waiting: VecDeque<Seq>,
+    /// When the first of them began to wait, or the topic was found closed.
+    pub since: Option<jiff::Timestamp>,
+}
+
+impl Topic {
+    /// Records may be enqueued behind those that wait.
+    fn is_open(&self) -> bool {
+        self.state == TopicState::Open
+    }
+
+    /// What a person is told.
+    pub fn reason(&self) -> &'static str {
+        match self.state {
+            TopicState::Unasked => "the brokers have not answered yet",
+            TopicState::Open => "its rows are being sent",
+            TopicState::Missing => "the topic does not exist",
+            TopicState::Denied => "not authorised to write to the topic",
+        }
+    }
+}
+
+/// The topics that rows were routed to, numbered in the order of their first row.
+#[derive(Debug, Default)]
+pub struct Topics {
+    topics: Vec<Topic>,
+    numbers: HashMap<Box<str>, usize>,
+    /// Rows that wait, over all topics.
+    waiting: usize,
+}
+
+impl Topics {
+    /// The topic's number; nothing is allocated for a known one.
+    pub fn number(&mut self, name: &str) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.topics.len();
+        let state = TopicState::Unasked;
+        let name: Box<str> = name.into();
+        self.topics.push(Topic {
+            name: name.clone(),
+            state,
+            waiting: VecDeque::new(),
+            since: None,
+        });
+        self.numbers.insert(name, number);
+        number
+    }
+
+    pub fn get(&self, number: usize) -> &Topic {
+        &self.topics[number]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &Topic)> {
+        self.topics.iter().enumerate()
+    }
+
+    /// Whether a row of this topic can be enqueued now, with nothing of the topic waiting.
+    pub fn takes(&self, number: usize) -> bool {
+        let topic = &self.topics[number];
+        topic.is_open() && topic.waiting.is_empty()
+    }
+
+    /// Lets a row wait behind the others of its topic.
+    pub fn wait(&mut self, number: usize, seq: Seq, now: jiff::Timestamp) {
+        let topic = &mut self.topics[number];
+        topic.since.get_or_insert(now);
+        topic.waiting.push_back(seq);
+        self.waiting += 1;
+    }
+
+    /// Notes what the brokers said; `true` when it is news.
+    pub fn answer(&mut self, number: usize, state: TopicState) -> bool {
+        let topic = &mut self.topics[number];
+        let news = topic.state != state;
+        topic.state = state;
+        news
+    }
+
+    /// An open topic with rows that may leave now.
+    pub fn releasable(&self) -> Option<usize> {
+        self.topics
+            .iter()
+            .position(|t| t.is_open() && !t.waiting.is_empty())
+    }
+
+    pub fn first_waiting(&self, number: usize) -> Option<Seq> {
+        self.topics[number].waiting.front().copied()
+    }
+
+    /// The first waiting row left.
+    pub fn leave(&mut self, number: usize) {
+        let topic = &mut self.topics[number];
+        self.waiting -= usize::from(topic.waiting.pop_front().is_some());
+        if topic.waiting.is_empty() {
+            topic.since = None;
+        }
+    }
+
+    /// Nothing waits any more: the rows are walked again from the oldest one.
+    pub fn forget_waiting(&mut self) {
+        self.waiting = 0;
+        for topic in &mut self.topics {
+            topic.waiting.clear();
+            topic.since = None;
+        }
+    }
+
+    /// Topics whose rows wait for an answer.
+    pub fn to_ask(&self) -> Vec<Box<str>> {
+        let waits = |t: &&Topic| !t.is_open() && !t.waiting.is_empty();
+        self.topics
+            .iter()
+            .filter(waits)
+            .map(|t| t.name.clone())
+            .collect()
+    }
+}

@@ -1,0 +1,544 @@
+//! Open rows → producers, in commit order: the first time, after a failure, and out of the topic
+//! gate. No socket, no task, no clock: the relay owns those and calls in here.
+//!
+//! One walk serves all three. The cursor passes the open rows in commit order; every row behind it
+//! is in the producer or at its topic's gate. After a failure the cursor goes back to the oldest
+//! open row, and rows that failed by their own or a neighbour's fault (suspects) are sent alone,
+//! through the probe producer, when nothing enqueued before them is open.
+
+use std::fmt;
+
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use crate::{
+    kafka::{
+        context::{Outcome, Settled, Source},
+        failure::{Class, class, code_name},
+        producer::Producer,
+        topics::{TopicState, Topics},
+    },
+    ledger::{Ledger, Row, RowState, Seq},
+    lsn::Position,
+    outbox::{
+        record::{Mapper, Record},
+        relation::Role,
+        row::{OutboxRow, Unmappable},
+    },
+    pg::pgoutput::Tuple,
+};
+
+/// What the walk needs of a producer.
+pub trait Enqueue {
+    fn enqueue(&mut self, record: &Record<'_>, seq: Seq) -> Result<(), Code>;
+    fn purge_queue(&self);
+}
+
+impl Enqueue for Producer {
+    fn enqueue(&mut self, record: &Record<'_>, seq: Seq) -> Result<(), Code> {
+        Producer::enqueue(self, record, seq)
+    }
+
+    fn purge_queue(&self) {
+        Producer::purge_queue(self);
+    }
+}
+
+/// A row that can never be delivered: all that an operator needs to find it.
+#[derive(Clone, Debug)]
+pub struct Poison {
+    pub seq: Seq,
+    pub position: Position,
+    pub event_id: String,
+    pub topic: Option<String>,
+    pub code: String,
+    pub text: String,
+}
+
+impl fmt::Display for Poison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "event {} at {}", self.event_id, self.position)?;
+        self.topic
+            .iter()
+            .try_for_each(|topic| write!(f, " for topic {topic}"))?;
+        write!(f, " can never be delivered: {} ({})", self.text, self.code)
+    }
+}
+
+/// The main producer's life.
+enum Main<P> {
+    Ready(P),
+    /// It failed: its queue is purged, its last reports are awaited.
+    Draining(P),
+    /// The next one is being made.
+    Absent,
+}
+
+/// Why a row is in the probe producer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    Suspect,
+    /// The first row of a topic that denied us.
+    Gate(usize),
+}
+
+/// How one attempt to send ended.
+enum Sent {
+    Enqueued,
+    Gated,
+    /// No room in the producer: again after the next report.
+    Full,
+    /// The producer can't go on.
+    Fatal,
+    Poison,
+}
+
+/// A record that was not delivered, for log and metrics.
+pub struct Failed {
+    pub class: Class,
+    pub code: Code,
+}
+
+/// What a report came to.
+pub enum Report {
+    /// The row is settled.
+    Delivered(Row),
+    Failed(Failed),
+    /// Of an older stream: the server sends it again.
+    Stale,
+}
+
+pub struct Sender<P> {
+    mapper: Mapper,
+    pub topics: Topics,
+    main: Main<P>,
+    probe: P,
+    probing: Option<(Seq, Probe)>,
+    /// Records that the main producer has not reported, those of older streams included.
+    in_main: usize,
+    cursor: Seq,
+    /// The oldest row known to be undeliverable: nothing from it on is sent.
+    poison: Option<Poison>,
+}
+
+impl<P: Enqueue> Sender<P> {
+    pub fn new(main: P, probe: P) -> Self {
+        Sender {
+            mapper: Mapper::default(),
+            topics: Topics::default(),
+            main: Main::Ready(main),
+            probe,
+            probing: None,
+            in_main: 0,
+            cursor: Seq(0),
+            poison: None,
+        }
+    }
+
+    /// Sends what can be sent now.
+    pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
+        self.release_gates(ledger);
+        while let Some(seq) = ledger.first_from(self.cursor) {
+            if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
+                return;
+            }
+            match ledger.row(seq).map(|row| row.state) {
+                Some(RowState::Waiting) => match self.send(ledger, seq, now) {
+                    Sent::Enqueued | Sent::Gated => {}
+                    Sent::Full | Sent::Poison => return,
+                    Sent::Fatal => return self.abandon_main(),
+                },
+                Some(RowState::Suspect) => {
+                    // In order and alone: what was enqueued before it must have arrived.
+                    if ledger.enqueued() == 0 && self.probing.is_none() {
+                        self.send_to_probe(ledger, seq, Probe::Suspect);
+                    }
+                    return;
+                }
+                Some(RowState::Probing) => return,
+                Some(RowState::Enqueued | RowState::Gated) | None => {}
+            }
+            self.cursor = seq.next();
+        }
+    }
+
+    /// Rows leave an opened gate in commit order, before newer rows of their topic.
+    fn release_gates(&mut self, ledger: &mut Ledger) {
+        while let Some(number) = self.topics.releasable() {
+            let Some(seq) = self.topics.first_waiting(number) else {
+                return;
+            };
+            if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
+                return;
+            }
+            if ledger
+                .row(seq)
+                .is_none_or(|row| row.state == RowState::Probing)
+            {
+                self.topics.leave(number);
+                continue;
+            }
+            match self.enqueue(ledger, seq) {
+                Ok(()) => self.topics.leave(number),
+                Err(Refusal::Full) => return,
+                Err(Refusal::Fatal) => return self.abandon_main(),
+                Err(Refusal::Closed(state)) => drop(self.topics.answer(number, state)),
+                Err(Refusal::Poison(poison)) => return self.found(*poison),
+            }
+        }
+    }
+
+    fn is_beyond_poison(&self, seq: Seq) -> bool {
+        self.poison.as_ref().is_some_and(|poison| seq >= poison.seq)
+    }
+
+    fn send(&mut self, ledger: &mut Ledger, seq: Seq, now: jiff::Timestamp) -> Sent {
+        match self.enqueue(ledger, seq) {
+            Ok(()) => Sent::Enqueued,
+            Err(Refusal::Full) => Sent::Full,
+            Err(Refusal::Fatal) => Sent::Fatal,
+            Err(Refusal::Poison(poison)) => {
+                self.found(*poison);
+                Sent::Poison
+            }
+            Err(Refusal::Closed(state)) => {
+                if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
+                    self.topics.answer(number, state);
+                    self.topics.wait(number, seq, now);
+                    ledger.set_state(seq, RowState::Gated);
+                }
+                Sent::Gated
+            }
+        }
+    }
+
+    /// The one place where a row goes into the main producer.
+    fn enqueue(&mut self, ledger: &mut Ledger, seq: Seq) -> Result<(), Refusal> {
+        let Main::Ready(main) = &mut self.main else {
+            return Err(Refusal::Full);
+        };
+        let Some(row) = ledger.row(seq) else {
+            return Ok(());
+        };
+        let waited = row.state == RowState::Gated;
+        let record = map(&mut self.mapper, row).map_err(|fault| unmappable(seq, row, &fault))?;
+        let number = self.topics.number(record.topic);
+        let topic = self.topics.get(number);
+        // A gated row is asked for when its gate is open and it is the first that waits.
+        if !waited && !self.topics.takes(number) {
+            let state = topic.state.clone();
+            ledger.set_topic(seq, number);
+            return Err(Refusal::Closed(state));
+        }
+        let result = main
+            .enqueue(&record, seq)
+            .map_err(|code| refusal(code, seq, row, &record));
+        ledger.set_topic(seq, number);
+        result?;
+        self.in_main += 1;
+        ledger.set_state(seq, RowState::Enqueued);
+        Ok(())
+    }
+
+    fn send_to_probe(&mut self, ledger: &mut Ledger, seq: Seq, purpose: Probe) {
+        let Some(row) = ledger.row(seq) else { return };
+        let sent = match map(&mut self.mapper, row) {
+            Err(fault) => Err(unmappable(seq, row, &fault)),
+            Ok(record) => self
+                .probe
+                .enqueue(&record, seq)
+                .map_err(|code| refusal(code, seq, row, &record)),
+        };
+        match sent {
+            Ok(()) => {
+                self.probing = Some((seq, purpose));
+                ledger.set_state(seq, RowState::Probing);
+            }
+            Err(Refusal::Poison(poison)) => self.found(*poison),
+            // A topic that the client library knows to refuse us, or its own passing trouble: the
+            // row stays what it is and is tried again.
+            Err(Refusal::Closed(_) | Refusal::Full | Refusal::Fatal) => {}
+        }
+    }
+
+    /// Takes what the brokers said of a topic; `true` when it is news. What denied us is believed
+    /// to take records again only when one was delivered: a topic may be seen and not written to.
+    pub fn answered(&mut self, ledger: &mut Ledger, number: usize, answer: TopicState) -> bool {
+        let denied = self.topics.get(number).state == TopicState::Denied;
+        if !(denied && answer == TopicState::Open) {
+            return self.topics.answer(number, answer);
+        }
+        if self.probing.is_none()
+            && let Some(seq) = self.topics.first_waiting(number)
+            && !self.is_beyond_poison(seq)
+        {
+            self.send_to_probe(ledger, seq, Probe::Gate(number));
+        }
+        false
+    }
+
+    /// Takes one report.
+    pub fn settled(&mut self, ledger: &mut Ledger, settled: Settled) -> Report {
+        let Settled {
+            source,
+            seq,
+            outcome,
+        } = settled;
+        let purpose = match source {
+            Source::Main => {
+                assert!(
+                    self.in_main > 0,
+                    "a report for a record that was not enqueued: {seq:?}"
+                );
+                self.in_main -= 1;
+                None
+            }
+            Source::Probe => self
+                .probing
+                .take_if(|(probed, _)| *probed == seq)
+                .map(|(_, p)| p),
+        };
+        match outcome {
+            Outcome::Delivered => {
+                if let Some(Probe::Gate(number)) = purpose {
+                    self.topics.answer(number, TopicState::Open);
+                    if self.topics.first_waiting(number) == Some(seq) {
+                        self.topics.leave(number);
+                    }
+                }
+                ledger.settle(seq).map_or(Report::Stale, Report::Delivered)
+            }
+            Outcome::Failed(code) => self.failed(ledger, source, purpose, seq, code),
+        }
+    }
+
+    fn failed(
+        &mut self,
+        ledger: &mut Ledger,
+        source: Source,
+        purpose: Option<Probe>,
+        seq: Seq,
+        code: Code,
+    ) -> Report {
+        let class = class(code);
+        let Some(row) = ledger.row(seq) else {
+            return Report::Stale;
+        };
+        let topic = row.topic;
+        if class == Class::Setup
+            && let Some(number) = topic
+        {
+            self.topics.answer(number, closed_by(code));
+        }
+        let state = match (source, class, purpose) {
+            // Alone in its batch and refused: guilty.
+            (Source::Probe, Class::Event, _) => {
+                let name = topic.map(|number| self.topics.get(number).name.to_string());
+                let poison = poison(seq, row, name, code_name(code), broker_text(code));
+                self.found(poison);
+                RowState::Suspect
+            }
+            (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Gated,
+            (Source::Probe, Class::Setup, _) => RowState::Waiting,
+            (Source::Probe, Class::Passing, _) => RowState::Suspect,
+            (Source::Main, Class::Event, _) => RowState::Suspect,
+            (Source::Main, _, _) => RowState::Waiting,
+        };
+        ledger.set_state(seq, state);
+        if source == Source::Main {
+            self.abandon_main();
+        }
+        Report::Failed(Failed { class, code })
+    }
+
+    fn found(&mut self, poison: Poison) {
+        if self
+            .poison
+            .as_ref()
+            .is_none_or(|known| poison.seq < known.seq)
+        {
+            self.poison = Some(poison);
+        }
+    }
+
+    /// The oldest row that can never be delivered.
+    pub fn poison(&self) -> Option<&Poison> {
+        self.poison.as_ref()
+    }
+
+    /// The main producer failed, or must end: what it didn't send is purged, and its last reports
+    /// are awaited.
+    pub fn abandon_main(&mut self) {
+        if let Main::Ready(main) = std::mem::replace(&mut self.main, Main::Absent) {
+            main.purge_queue();
+            self.main = Main::Draining(main);
+        }
+    }
+
+    /// A producer that told the fate of every record that it took: only then may the next one be
+    /// made, or old records could land behind newer ones.
+    pub fn take_drained(&mut self) -> Option<P> {
+        if self.in_main > 0 || !matches!(self.main, Main::Draining(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut self.main, Main::Absent) {
+            Main::Draining(main) => Some(main),
+            _ => None,
+        }
+    }
+
+    /// Records that a failed producer has not reported yet.
+    pub fn draining(&self) -> Option<usize> {
+        matches!(self.main, Main::Draining(_)).then_some(self.in_main)
+    }
+
+    /// Goes on with a new producer: every open row is walked again.
+    pub fn install_main(&mut self, main: P, ledger: &mut Ledger) {
+        assert_eq!(
+            (self.in_main, ledger.enqueued()),
+            (0, 0),
+            "records without an outcome"
+        );
+        self.main = Main::Ready(main);
+        self.rewind(ledger);
+    }
+
+    /// A new probe producer after the old one failed. What it had is tried again.
+    pub fn install_probe(&mut self, probe: P, ledger: &mut Ledger) -> P {
+        if let Some((seq, purpose)) = self.probing.take() {
+            let gated = matches!(purpose, Probe::Gate(_));
+            ledger.set_state(
+                seq,
+                if gated {
+                    RowState::Gated
+                } else {
+                    RowState::Suspect
+                },
+            );
+        }
+        std::mem::replace(&mut self.probe, probe)
+    }
+
+    fn rewind(&mut self, ledger: &mut Ledger) {
+        self.topics.forget_waiting();
+        self.cursor = Seq(0);
+        let mut from = Seq(0);
+        while let Some(seq) = ledger.first_from(from) {
+            if ledger
+                .row(seq)
+                .is_some_and(|row| row.state == RowState::Gated)
+            {
+                ledger.set_state(seq, RowState::Waiting);
+            }
+            from = seq.next();
+        }
+    }
+
+    /// The stream starts again and the ledger was emptied: what the producer didn't send yet is
+    /// purged. What it did send precedes what comes next, so a suffix repeats.
+    pub fn restart(&mut self, ledger: &mut Ledger) {
+        if let Main::Ready(main) = &self.main {
+            main.purge_queue();
+        }
+        self.poison = None;
+        self.rewind(ledger);
+    }
+
+    pub fn main(&self) -> Option<&P> {
+        match &self.main {
+            Main::Ready(main) => Some(main),
+            Main::Draining(_) | Main::Absent => None,
+        }
+    }
+
+    pub fn probe(&self) -> &P {
+        &self.probe
+    }
+
+    pub fn take_dropped_headers(&mut self) -> u64 {
+        self.mapper.take_dropped_headers()
+    }
+}
+
+/// Why a record was not enqueued.
+enum Refusal {
+    Full,
+    Fatal,
+    Closed(TopicState),
+    Poison(Box<Poison>),
+}
+
+fn map<'a>(mapper: &'a mut Mapper, row: &'a Row) -> Result<Record<'a>, Unmappable> {
+    let mapped = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple))?;
+    mapper.record(&mapped, row.position, row.committed_at)
+}
+
+fn unmappable(seq: Seq, row: &Row, fault: &Unmappable) -> Refusal {
+    Refusal::Poison(Box::new(poison(
+        seq,
+        row,
+        None,
+        fault.code.into(),
+        fault.text.clone(),
+    )))
+}
+
+fn refusal(code: Code, seq: Seq, row: &Row, record: &Record<'_>) -> Refusal {
+    match (code, class(code)) {
+        (Code::QueueFull, _) => Refusal::Full,
+        (_, Class::Setup) => Refusal::Closed(closed_by(code)),
+        (_, Class::Event) => {
+            let text = match code {
+                Code::MessageSizeTooLarge => {
+                    let size = record.payload.map_or(0, <[u8]>::len);
+                    format!(
+                        "its value of {size} bytes is larger than kafka.properties \"message.max.bytes\" allows"
+                    )
+                }
+                code => broker_text(code),
+            };
+            let topic = Some(record.topic.to_owned());
+            Refusal::Poison(Box::new(poison(seq, row, topic, code_name(code), text)))
+        }
+        (_, Class::Passing) => Refusal::Fatal,
+    }
+}
+
+fn closed_by(code: Code) -> TopicState {
+    match code {
+        Code::TopicAuthorizationFailed => TopicState::Denied,
+        _ => TopicState::Missing,
+    }
+}
+
+fn broker_text(code: Code) -> String {
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            "too large for the topic's max.message.bytes or the broker's message.max.bytes".into()
+        }
+        Code::InvalidTimestamp => {
+            "the broker refuses its timestamp (message.timestamp.before.max.ms, after.max.ms)"
+                .into()
+        }
+        code => format!("the broker refuses it: {code}"),
+    }
+}
+
+fn poison(seq: Seq, row: &Row, topic: Option<String>, code: String, text: String) -> Poison {
+    Poison {
+        seq,
+        position: row.position,
+        event_id: event_id(row),
+        topic,
+        code,
+        text,
+    }
+}
+
+/// The event's id, also of a row that has no record.
+fn event_id(row: &Row) -> String {
+    let id = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple));
+    let id = id.ok().and_then(|mapped| mapped.role(Role::EventId));
+    id.map_or("without an id".into(), |id| {
+        String::from_utf8_lossy(id).into_owned()
+    })
+}
