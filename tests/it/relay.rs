@@ -2,9 +2,10 @@
 
 use crate::harness::{
     Scene,
-    kafka::{Kafka, position},
+    kafka::Kafka,
     load::{ALL, Load, Plan},
     postgres::Cluster,
+    records::position,
     sql::Sql,
     until,
 };

@@ -10,6 +10,8 @@ pub mod load;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod records;
+pub mod run;
 pub mod scene;
 pub mod services;
 pub mod sql;
@@ -17,6 +19,7 @@ pub mod walpost;
 
 use std::{
     fmt::Display,
+    hash::BuildHasher,
     net::TcpListener,
     sync::{
         LazyLock,
@@ -26,8 +29,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use run::Run;
 pub use scene::Scene;
-pub use walpost::{Run, Walpost};
+pub use walpost::Walpost;
 
 /// The first answer of `probe`; a panic that names `what` when there is none in time.
 #[track_caller]
@@ -126,8 +130,6 @@ impl Dice {
         &from[self.between(0, from.len() as u64) as usize]
     }
 }
-
-use std::hash::BuildHasher;
 
 /// A new version 4 UUID as text.
 pub fn uuid() -> String {
