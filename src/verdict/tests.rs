@@ -187,3 +187,24 @@ fn a_million_faults_keep_few_examples() {
         (50, EXAMPLES)
     );
 }
+
+proptest::proptest! {
+    /// Whatever a publisher does that goes back now and then and always goes on step by step is
+    /// clean; with two first arrivals exchanged it never is.
+    #[test]
+    fn only_suffixes_repeat(steps in proptest::collection::vec((1_u64..4, 0_u64..4), 0..8), at in 0_usize..100) {
+        let (mut seqs, mut next) = (Vec::new(), 1);
+        for (forward, back) in steps {
+            seqs.extend((next..next + forward).filter(|seq| *seq <= 4));
+            next = (next + forward).saturating_sub(back).clamp(1, 4);
+        }
+        seqs.extend(next..=4);
+        proptest::prop_assert_eq!(order_faults(&seqs), []);
+        let at = at % (seqs.len() - 1);
+        if (at..=at + 1).all(|i| !seqs[..i].contains(&seqs[i])) {
+            seqs.swap(at, at + 1);
+            let (events, records) = history(&seqs);
+            proptest::prop_assert!(!judge(&events, &records).is_clean(), "{:?}", seqs);
+        }
+    }
+}

@@ -5,6 +5,7 @@
 mod harness;
 
 mod cli;
+mod connection;
 mod faults;
 mod init;
 mod limits;

@@ -128,6 +128,11 @@ const SETTINGS: &str = "wal_level = logical\nfsync = off\nfull_page_writes = off
 impl Cluster {
     /// A cluster with these lines at the end of postgresql.conf.
     pub fn start(settings: &str) -> Cluster {
+        Cluster::prepared(settings, |_| ())
+    }
+
+    /// `prepare` may change the data folder before the server starts.
+    pub fn prepared(settings: &str, prepare: impl FnOnce(&Path)) -> Cluster {
         let (folder, port) = (new_folder("postgres"), free_port());
         if let Some((uid, gid)) = server_user() {
             std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
@@ -155,6 +160,7 @@ impl Cluster {
         let access = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n\
                       host replication all 127.0.0.1/32 scram-sha-256\n";
         fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
+        prepare(&data);
 
         let login = |user: &str| {
             Config::new()

@@ -38,14 +38,17 @@ static SETTINGS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
     if environment.len() == NAMES.len() {
         return environment;
     }
+    // It changes nothing when all is up.
+    let up = Command::new(root().join("scripts/services"))
+        .arg("up")
+        .output()
+        .expect("run scripts/services up");
+    assert!(
+        up.status.success(),
+        "scripts/services up: {}",
+        String::from_utf8_lossy(&up.stderr)
+    );
     let file = root().join("target/services/env");
-    if !file.exists() {
-        let up = Command::new(root().join("scripts/services"))
-            .arg("up")
-            .status()
-            .expect("run scripts/services up");
-        assert!(up.success(), "scripts/services up failed: {up}");
-    }
     let mut settings = read(&file);
     settings.extend(environment);
     settings
