@@ -85,9 +85,13 @@ impl Run {
     }
 
     #[track_caller]
-    pub fn wait_says(&self, words: &str, seconds: u64) {
+    pub fn wait_says(&mut self, words: &str, seconds: u64) {
         until(format_args!("the log says {words:?}"), seconds, || {
-            self.says(words).then_some(())
+            if self.says(words) {
+                return Some(());
+            }
+            self.assert_alive();
+            None
         });
     }
 
