@@ -69,6 +69,8 @@ pub struct Row {
     pub tuple: Box<[u8]>,
     /// The number of its topic, known once it was mapped.
     pub topic: Option<usize>,
+    /// Bytes of key and value in Kafka, known once it was enqueued.
+    pub sent_bytes: u64,
     pub state: RowState,
     /// The newest boundary before its transaction.
     floor: Option<Lsn>,
@@ -192,6 +194,7 @@ impl Ledger {
             shape,
             tuple,
             topic: None,
+            sent_bytes: 0,
             state: RowState::Waiting,
             floor: self.boundary,
         }));
@@ -282,9 +285,10 @@ impl Ledger {
         true
     }
 
-    pub fn set_topic(&mut self, seq: Seq, topic: usize) {
+    pub fn set_topic(&mut self, seq: Seq, topic: usize, sent_bytes: u64) {
         if let Some(row) = self.row_mut(seq) {
             row.topic = Some(topic);
+            row.sent_bytes = sent_bytes;
         }
     }
 
@@ -362,6 +366,10 @@ impl Ledger {
             self.boundary
         );
         self.ceiling = self.ceiling.max(boundary);
+    }
+
+    pub fn ceiling(&self) -> Option<Lsn> {
+        self.ceiling
     }
 
     /// Something is settled that no check vouches for yet.

@@ -226,13 +226,15 @@ impl<P: Enqueue> Sender<P> {
         // A gated row is asked for when its gate is open and it is the first that waits.
         if !waited && !self.topics.takes(number) {
             let state = topic.state.clone();
-            ledger.set_topic(seq, number);
+            ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
+        let sizes = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
+        let size = sizes.iter().sum::<usize>() as u64;
         let result = main
             .enqueue(&record, seq)
             .map_err(|code| refusal(code, seq, row, &record));
-        ledger.set_topic(seq, number);
+        ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
         ledger.set_state(seq, RowState::Enqueued);

@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub settled_rows: u64,
     /// Rows settled per second over about the last ten seconds.
     pub events_per_second: f64,
+    /// Bytes of WAL confirmed per second over the same time.
+    pub confirmed_bytes_per_second: f64,
 }
 
 pub struct State(Mutex<Snapshot>);
@@ -82,6 +84,7 @@ impl Default for State {
             slot: None,
             settled_rows: 0,
             events_per_second: 0.0,
+            confirmed_bytes_per_second: 0.0,
         }))
     }
 }
@@ -89,7 +92,9 @@ impl Default for State {
 impl State {
     /// Locked only for the moment of reading or writing; a panic elsewhere does not poison it.
     pub fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -97,7 +102,10 @@ impl Snapshot {
     /// Why the publisher is not ready, or `None` when it is.
     pub fn not_ready(&self, not_ready_after: Duration) -> Option<String> {
         if self.role == Role::Standby {
-            let why = self.trouble.as_deref().unwrap_or("another publisher holds the slot");
+            let why = self
+                .trouble
+                .as_deref()
+                .unwrap_or("another publisher holds the slot");
             return Some(format!("standby: {why}"));
         }
         if let Some(trouble) = &self.trouble {
@@ -106,8 +114,11 @@ impl Snapshot {
         if !self.streaming {
             return Some("no replication stream".into());
         }
-        let waiting: Vec<_> =
-            self.waiting_topics.iter().map(|t| format!("topic {}: {} ({} rows waiting)", t.topic, t.reason, t.rows)).collect();
+        let waiting: Vec<_> = self
+            .waiting_topics
+            .iter()
+            .map(|t| format!("topic {}: {} ({} rows waiting)", t.topic, t.reason, t.rows))
+            .collect();
         let stalled = self.in_flight_rows > 0 && self.last_progress.elapsed() >= not_ready_after;
         match (waiting.is_empty(), &self.kafka_trouble, stalled) {
             (false, _, _) => Some(waiting.join("; ")),

@@ -77,6 +77,14 @@ impl Topics {
         &self.topics[number]
     }
 
+    pub fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Topic)> {
         self.topics.iter().enumerate()
     }
@@ -105,6 +113,9 @@ impl Topics {
 
     /// An open topic with rows that may leave now.
     pub fn releasable(&self) -> Option<usize> {
+        if self.waiting == 0 {
+            return None;
+        }
         self.topics
             .iter()
             .position(|t| t.is_open() && !t.waiting.is_empty())
@@ -133,12 +144,8 @@ impl Topics {
     }
 
     /// Topics whose rows wait for an answer.
-    pub fn to_ask(&self) -> Vec<Box<str>> {
-        let waits = |t: &&Topic| !t.is_open() && !t.waiting.is_empty();
-        self.topics
-            .iter()
-            .filter(waits)
-            .map(|t| t.name.clone())
-            .collect()
+    pub fn to_ask(&self) -> impl Iterator<Item = (usize, &Topic)> {
+        self.iter()
+            .filter(|(_, topic)| !topic.is_open() && !topic.waiting.is_empty())
     }
 }

@@ -49,6 +49,10 @@ impl Mapper {
         position: Position,
         committed_at: PgTime,
     ) -> Result<Record<'a>, Unmappable> {
+        if let Some(column) = &row.shape.missing {
+            let text = format!("its table had no column {column} when it was written");
+            return Err(Unmappable::new("column_missing", text));
+        }
         self.render_topic(row)?;
         self.headers.clear();
         for role in COLUMN_HEADERS {
@@ -68,12 +72,8 @@ impl Mapper {
             Some(field) => bytes(row.column(field.index)?, field.bytea, "key", &mut self.key)?,
         };
         let payload = row.role(Role::Payload);
-        let payload = bytes(
-            payload,
-            row.shape.payload.bytea,
-            "payload",
-            &mut self.payload,
-        )?;
+        let bytea = row.shape.payload.is_some_and(|field| field.bytea);
+        let payload = bytes(payload, bytea, "payload", &mut self.payload)?;
         Ok(Record {
             topic: &self.topic,
             key,
@@ -198,8 +198,8 @@ mod tests {
         "occurred_at",
     ];
 
-    fn shape(topic: &str, payload_type: u32) -> Arc<Shape> {
-        let outbox = Outbox {
+    fn outbox(topic: &str) -> Outbox {
+        Outbox {
             table: TableName {
                 schema: "public".into(),
                 name: "outbox".into(),
@@ -209,8 +209,11 @@ mod tests {
             key: "aggregate_id".into(),
             format: Format::Raw,
             on_poison: OnPoison::Stop,
-        };
-        let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
+        }
+    }
+
+    fn shape(topic: &str, payload_type: u32) -> Arc<Shape> {
+        let mut relations = Relations::new(Mapping::new(&outbox(topic)).unwrap(), 1);
         let column = |name: &&str| Column {
             name: (*name).into(),
             type_oid: if *name == "payload" { payload_type } else { 25 },
@@ -349,6 +352,34 @@ mod tests {
             );
         }
         assert_eq!(timestamp(None, COMMITTED), commit);
+    }
+
+    #[test]
+    fn a_row_of_a_table_without_a_mapped_column_is_unmappable_and_named() {
+        let mapping = Mapping::new(&outbox("t")).unwrap();
+        let mut relations = Relations::new(mapping, 1);
+        let column = |name: &str| Column {
+            name: name.into(),
+            type_oid: 25,
+        };
+        let columns = vec![column("event_id"), column("payload")];
+        let (namespace, name) = ("public".into(), "outbox".into());
+        relations.learn(&Relation {
+            id: 1,
+            namespace,
+            name,
+            columns,
+        });
+        let Some(Table::Ours(shape)) = relations.table(1) else {
+            panic!()
+        };
+        let row = OutboxRow::new(shape, Tuple::from_bytes(b"\0\x02t\0\0\0\x01en")).unwrap();
+        assert_eq!(row.role(Role::EventId), Some(&b"e"[..]));
+        let error = Mapper::default().record(&row, AT, COMMITTED).err().unwrap();
+        assert_eq!(
+            (error.code, error.text.contains("aggregate_type")),
+            ("column_missing", true)
+        );
     }
 
     #[test]

@@ -102,57 +102,53 @@ pub struct Shape {
     pub roles: Vec<Option<Role>>,
     pub topic: Vec<TopicPart>,
     pub key: Option<Field>,
-    pub payload: Field,
+    pub payload: Option<Field>,
+    /// A mapped column that this version of the table doesn't have: its rows cannot be mapped.
+    pub missing: Option<String>,
 }
 
 /// pg_type's fixed OID of bytea.
 const BYTEA: u32 = 17;
 
 impl Shape {
-    /// Fails with the name of the first mapped column that this version of the table doesn't have.
-    fn new(relation: &Relation, mapping: &Mapping) -> Result<Self, String> {
+    fn new(relation: &Relation, mapping: &Mapping) -> Self {
+        let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
-            let found = relation
-                .columns
-                .iter()
-                .enumerate()
-                .find(|(_, c)| c.name == name);
-            let (index, column) = found.ok_or_else(|| name.to_owned())?;
-            Ok::<_, String>(Field {
+            let (index, column) = columns().find(|(_, column)| column.name == name)?;
+            Some(Field {
                 index,
                 bytea: column.type_oid == BYTEA,
             })
         };
-        let mut roles = vec![None; relation.columns.len()];
-        for role in Role::ALL {
-            roles[field(role.column())?.index] = Some(role);
-        }
-        let topic = mapping.topic.parts().iter().map(|part| match part {
-            Part::Literal(text) => Ok(TopicPart::Literal(text.clone())),
-            Part::Column(name) => Ok(TopicPart::Column {
+        let role = |name: &str| Role::ALL.into_iter().find(|role| role.column() == name);
+        let topic = mapping.topic.parts().iter().filter_map(|part| match part {
+            Part::Literal(text) => Some(TopicPart::Literal(text.clone())),
+            Part::Column(name) => Some(TopicPart::Column {
                 index: field(name)?.index,
                 name: name.clone(),
             }),
         });
-        Ok(Shape {
-            topic: topic.collect::<Result<_, String>>()?,
-            key: mapping.key.as_deref().map(field).transpose()?,
-            payload: field(Role::Payload.column())?,
-            roles,
-        })
+        Shape {
+            topic: topic.collect(),
+            key: mapping.key.as_deref().and_then(field),
+            payload: field(Role::Payload.column()),
+            roles: columns().map(|(_, column)| role(&column.name)).collect(),
+            missing: mapping
+                .columns()
+                .find(|name| field(name).is_none())
+                .map(str::to_owned),
+        }
     }
 
     #[cfg(test)]
     pub fn for_tests() -> Arc<Self> {
-        let field = Field {
-            index: 0,
-            bytea: false,
-        };
+        let (roles, topic) = (Vec::new(), Vec::new());
         Arc::new(Shape {
-            roles: Vec::new(),
-            topic: Vec::new(),
+            roles,
+            topic,
             key: None,
-            payload: field,
+            payload: None,
+            missing: None,
         })
     }
 }
@@ -163,10 +159,6 @@ pub enum Table {
     /// Not the configured one: its rows are passed over.
     Other,
     Ours(Arc<Shape>),
-    /// The configured one, as it was without this mapped column.
-    Incomplete {
-        column: Arc<str>,
-    },
 }
 
 /// The tables of the stream, by OID.
@@ -198,15 +190,10 @@ impl Relations {
     pub fn learn(&mut self, relation: &Relation) {
         let named = relation.namespace == self.mapping.table.schema
             && relation.name == self.mapping.table.name;
-        let table = if relation.id != self.oid && !named {
-            Table::Other
+        let table = if relation.id == self.oid || named {
+            Table::Ours(Arc::new(Shape::new(relation, &self.mapping)))
         } else {
-            match Shape::new(relation, &self.mapping) {
-                Ok(shape) => Table::Ours(Arc::new(shape)),
-                Err(column) => Table::Incomplete {
-                    column: column.into(),
-                },
-            }
+            Table::Other
         };
         self.known.insert(relation.id, table);
     }

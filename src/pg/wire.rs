@@ -39,6 +39,7 @@ pub struct StartUp<'a> {
 pub struct Replication<S> {
     io: Framed<S>,
     server_encoding: Option<String>,
+    pid: i32,
 }
 
 /// A row of a simple query: each value's text, or NULL.
@@ -68,12 +69,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Replication<S> {
         let mut connection = Replication {
             io,
             server_encoding: None,
+            pid: 0,
         };
         loop {
             let (tag, body) = connection.io.message().await?;
             match tag {
                 b'S' => connection.parameter(&body)?,
-                b'K' | b'N' => {}
+                b'K' => {
+                    let pid = Reader::new("BackendKeyData", &body).i32();
+                    connection.pid = pid.map_err(passing)?;
+                }
+                b'N' => {}
                 b'Z' => break,
                 b'E' => return Err(server_error(&body)?),
                 tag => return Err(unexpected(tag, "log-in")),
@@ -96,6 +102,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Replication<S> {
             self.server_encoding = Some(value.to_owned());
         }
         Ok(())
+    }
+
+    /// The server process at the other end.
+    pub fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// One statement, its rows as text. An error leaves the connection usable.
@@ -125,8 +136,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Replication<S> {
         failure.map_or(Ok(rows), Err)
     }
 
-    /// Starts to stream `slot` from where it stands.
-    pub async fn stream(mut self, slot: &str, publication: &str) -> Result<Stream<S>, Failure> {
+    /// Starts to stream `slot` from where it stands; [`Replication::into_stream`] gives what comes.
+    /// An error leaves the connection usable.
+    pub async fn start_replication(
+        &mut self,
+        slot: &str,
+        publication: &str,
+    ) -> Result<(), Failure> {
         // 0/0: the slot knows its position better than any client. `messages` is always asked for,
         // so that the ordinal of a row does not depend on configuration.
         let sql = format!(
@@ -135,15 +151,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Replication<S> {
             quote_literal(&quote_identifier(publication)),
         );
         frontend::query(&sql, &mut self.io.outgoing).map_err(passing)?;
+        let mut failure = None;
         loop {
             let (tag, body) = self.io.message().await?;
-            match tag {
-                b'W' => return Ok(Stream { io: self.io }),
-                b'N' | b'S' => {}
-                b'E' => return Err(server_error(&body)?),
-                tag => return Err(unexpected(tag, "START_REPLICATION")),
+            match (tag, failure.take()) {
+                (b'W', None) => return Ok(()),
+                (b'E', None) => failure = Some(server_error(&body)?),
+                (b'Z', Some(error)) => return Err(error),
+                (b'N' | b'S', before) => failure = before,
+                (tag, _) => return Err(unexpected(tag, "START_REPLICATION")),
             }
         }
+    }
+
+    /// After [`Replication::start_replication`].
+    pub fn into_stream(self) -> Stream<S> {
+        Stream { io: self.io }
     }
 }
 

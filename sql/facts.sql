@@ -1,0 +1,66 @@
+-- All that is watched of one slot, in one row of one JSON column.
+-- $1 slot, $2 publication, $3 schema and $4 name of the outbox table.
+-- Names in braces: what differs by the server's version and the database's content, put in by the caller.
+WITH tab AS (
+  SELECT c.oid, c.relkind, c.relispartition, c.relnamespace
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  WHERE n.nspname = $3 AND c.relname = $4
+), line AS (
+  -- The table and the partitioned tables above it: a publication of any of them covers it.
+  SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c
+  WHERE c.oid IN (SELECT oid FROM tab UNION SELECT a.relid FROM tab, pg_catalog.pg_partition_ancestors(tab.oid) a)
+), pub AS (
+  SELECT p.* , p.xmin::text AS version FROM pg_catalog.pg_publication p WHERE p.pubname = $2
+), rel AS (
+  SELECT r.oid, r.xmin::text AS version, r.prrelid AS relation, {filter} AS filter, {columns} AS columns
+  FROM pub JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid
+  WHERE r.prrelid IN (SELECT oid FROM line)
+), sch AS (
+  {schemas}
+), slot AS (
+  SELECT * FROM pg_catalog.pg_replication_slots WHERE slot_name = $1
+)
+SELECT pg_catalog.json_build_object(
+  'now', pg_catalog.clock_timestamp(),
+  'database', pg_catalog.current_database(),
+  'server', pg_catalog.json_build_object(
+    'version', pg_catalog.split_part(pg_catalog.current_setting('server_version'), ' ', 1),
+    'version_num', pg_catalog.current_setting('server_version_num')::int,
+    'system_identifier', (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+    'timeline', CASE WHEN pg_catalog.pg_is_in_recovery()
+      THEN (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint())
+      -- The control file follows a promotion only at the next checkpoint.
+      ELSE ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int END,
+    'in_recovery', pg_catalog.pg_is_in_recovery(),
+    'wal_lsn', CASE WHEN pg_catalog.pg_is_in_recovery()
+      THEN pg_catalog.pg_last_wal_receive_lsn() ELSE pg_catalog.pg_current_wal_lsn() END,
+    'synchronous_standby_names', pg_catalog.current_setting('synchronous_standby_names')),
+  'slot', (SELECT pg_catalog.to_json(s) FROM slot s),
+  'holder', (SELECT pg_catalog.json_build_object('pid', s.active_pid, 'client', pg_catalog.host(a.client_addr),
+      'application', a.application_name, 'since', a.backend_start, 'sync_state', r.sync_state)
+    FROM slot s
+      LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+      LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
+    WHERE s.active_pid IS NOT NULL),
+  'table', (SELECT pg_catalog.json_build_object('oid', oid::bigint, 'kind', relkind, 'partition', relispartition) FROM tab),
+  'publication', (SELECT pg_catalog.json_build_object(
+      'insert', pubinsert, 'update', pubupdate, 'delete', pubdelete, 'truncate', pubtruncate,
+      'all_tables', puballtables, 'via_root', pubviaroot,
+      'names_table', puballtables OR EXISTS (SELECT FROM rel, tab WHERE rel.relation = tab.oid)
+        OR EXISTS (SELECT FROM sch, tab WHERE sch.schema = tab.relnamespace),
+      'names_root', puballtables OR EXISTS (SELECT FROM rel WHERE rel.relation NOT IN (SELECT oid FROM tab))
+        OR EXISTS (SELECT FROM sch, line WHERE sch.schema = line.relnamespace AND line.oid NOT IN (SELECT oid FROM tab)),
+      'filter', (SELECT pg_catalog.min(filter) FROM rel),
+      'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1),
+      -- Whatever touches the publication's hold on the table writes one of these rows anew.
+      'fingerprint', pg_catalog.json_build_object(
+        'publication', pg_catalog.json_build_object('oid', pub.oid::bigint, 'xmin', pub.version),
+        'tables', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'relation', relation::bigint) ORDER BY oid), '[]') FROM rel),
+        'schemas', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'schema', schema::bigint) ORDER BY oid), '[]') FROM sch),
+        'table', (SELECT oid::bigint FROM tab),
+        'filter', (SELECT pg_catalog.min(filter) FROM rel),
+        'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1)))
+    FROM pub),
+  'schema_version', {version},
+  'record', {record}
+)

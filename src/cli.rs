@@ -1,0 +1,136 @@
+//! The command line: commands and flags, nothing of what they do.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::parse_duration;
+
+/// Publishes a PostgreSQL outbox table to Kafka from the write-ahead log.
+///
+/// Ends with 0 done, 1 error, 2 usage or configuration, 4 the slot or publication needs the
+/// operator, 5 stopped at a record that cannot be delivered, 6 a grace or timeout ended first.
+#[derive(Debug, Parser)]
+#[command(name = "walpost", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// The configuration file [default: ./walpost.toml if there is one]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "WALPOST_CONFIG",
+        hide_env_values = true
+    )]
+    pub config: Option<PathBuf>,
+
+    /// How log lines on stderr are written
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        env = "WALPOST_LOG_FORMAT",
+        hide_env_values = true,
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
+
+    /// Which log lines are written
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        env = "WALPOST_LOG_LEVEL",
+        hide_env_values = true,
+        default_value = "info"
+    )]
+    pub log_level: LogLevel,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make the publication, the walpost schema and the slot; on what is ready, change nothing
+    Init(Init),
+    /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
+    Run,
+    /// Show the slot, its lags and the publisher
+    Status(Status),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Init {
+    /// Make the outbox table too, if it is missing
+    #[arg(long)]
+    pub create_table: bool,
+
+    /// Print the SQL and run nothing
+    #[arg(long)]
+    pub print_sql: bool,
+
+    /// How long the slot's creation may wait for transactions that are open
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
+    pub timeout: Duration,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Status {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show it again every two seconds until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("must be more than nothing".into()),
+        // PostgreSQL's lock_timeout counts milliseconds in 31 bits.
+        longer if longer.as_millis() > i32::MAX as u128 => Err("is at most 24 days".into()),
+        duration => Ok(duration),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_may_follow_the_command() {
+        let cli =
+            Cli::try_parse_from(["walpost", "init", "--log-level", "debug", "--timeout", "5s"])
+                .unwrap();
+        assert_eq!(cli.log_level, LogLevel::Debug);
+        let Command::Init(init) = cli.command else {
+            panic!("{:?}", cli.command)
+        };
+        assert_eq!(init.timeout, Duration::from_secs(5));
+        assert!(Cli::try_parse_from(["walpost", "init", "--timeout", "0s"]).is_err());
+    }
+}

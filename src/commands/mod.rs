@@ -1,0 +1,21 @@
+//! One file per command.
+
+pub mod init;
+pub mod run;
+pub mod status;
+
+use crate::{
+    cli::{Cli, Command},
+    config::{self, Env},
+    error::Exit,
+};
+
+/// Runs the command that was asked for. Its results are on stdout; the caller prints the error.
+pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
+    let config = config::load(cli.config.as_deref(), &env)?;
+    match cli.command {
+        Command::Init(options) => init::init(&config, &env, &options).await,
+        Command::Run => run::run(config, env).await,
+        Command::Status(options) => status::status(&config, &env, &options).await,
+    }
+}

@@ -1,0 +1,394 @@
+//! `walpost run`: connects the parts, and connects them again with a pause when the stream fails.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow};
+use tokio_postgres::error::SqlState;
+use tracing::{debug, info, warn};
+
+use crate::{
+    backoff::Backoff,
+    config::{Config, Env, kafka::producer_settings},
+    error::{Exit, Failure, Stop},
+    http,
+    metrics::Metrics,
+    outbox::relation::Mapping,
+    pg::{
+        conninfo::ConnInfo,
+        replication,
+        server_error::ServerError,
+        slot::{Names, SlotFacts, verdict},
+        tls::Stream,
+        watch::{Answer, Question, Watch},
+        wire::Replication,
+    },
+    relay::{Relay, Start},
+    shutdown::Shutdown,
+    state::{Role, State},
+    stop,
+};
+
+/// Between two looks at locks that another publisher holds.
+const STANDBY_POLL: Duration = Duration::from_millis(500);
+
+/// Between two warnings that a slot which isn't read keeps WAL.
+const STANDBY_WARNING: Duration = Duration::from_secs(60);
+
+/// A stream that lived so long was no failed attempt: the next pause is short again.
+const LIVED: Duration = Duration::from_secs(10);
+
+/// Publishes until told to stop. Ends with the exit code of what stopped it.
+pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
+    let names = Names::of(&config)?;
+    let info = ConnInfo::resolve(&config.postgres, &env)?;
+    let properties = producer_settings(&config.kafka)?;
+    let mapping = Mapping::new(&config.outbox[0])
+        .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+    let listener = http::bind(&config.http.listen).await?;
+    let shutdown = Shutdown::on_signals()?;
+
+    let (config, state, metrics) = (
+        Arc::new(config),
+        Arc::new(State::default()),
+        Arc::new(Metrics::new()),
+    );
+    let relay = Relay::new(
+        config.clone(),
+        state.clone(),
+        metrics.clone(),
+        mapping,
+        &properties,
+    )?;
+    let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
+    let serving = listener.map(|listener| {
+        let shared = http::Shared {
+            state: state.clone(),
+            metrics: metrics.clone(),
+            names: Arc::new(names.clone()),
+            refresh: Arc::new(move || {
+                let refresh = refresh.clone();
+                Box::pin(async move { refresh.facts().await })
+            }),
+            not_ready_after: config.http.not_ready_after,
+        };
+        tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
+    });
+    let mut publisher = Publisher {
+        info,
+        names,
+        state,
+        metrics,
+        relay,
+        watch,
+        shutdown,
+    };
+    let result = publisher.publish().await;
+    publisher.shutdown.forced.cancel();
+    if let Some(serving) = serving {
+        serving.await.context("http server")?;
+    }
+    // Ending a producer waits for brokers that may be gone; the process ends without it.
+    std::mem::forget(publisher);
+    result.map(|()| Exit::Done).map_err(Into::into)
+}
+
+struct Publisher {
+    info: ConnInfo,
+    names: Names,
+    state: Arc<State>,
+    metrics: Arc<Metrics>,
+    relay: Relay,
+    watch: Watch,
+    shutdown: Shutdown,
+}
+
+impl Publisher {
+    /// Stream after stream, until one ends for good.
+    async fn publish(&mut self) -> Result<(), Stop> {
+        let mut pauses = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let mut said = None;
+        loop {
+            let began = Instant::now();
+            let stop = self.shutdown.requested.clone();
+            let failure = match self.connect(&stop).await {
+                Ok(None) => return Ok(()),
+                Ok(Some((connection, start))) => {
+                    info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
+                    said = None;
+                    self.set_role(Role::Publisher, None);
+                    let stream = connection.into_stream();
+                    match self
+                        .relay
+                        .run(stream, start, &mut self.watch, &self.shutdown)
+                        .await
+                    {
+                        Ok(()) => return Ok(()),
+                        Err(failure) => self.explain(failure).await,
+                    }
+                }
+                Err(failure) => failure,
+            };
+            let error = match failure {
+                Failure::Stop(stop) => return Err(stop),
+                Failure::Passing(error) => format!("{error:#}"),
+            };
+            if said.as_ref() != Some(&error) {
+                warn!("{error}; trying again");
+            } else {
+                debug!("{error}; trying again");
+            }
+            self.metrics.restart("stream");
+            self.set_role(Role::None, Some(error.clone()));
+            said = Some(error);
+            if began.elapsed() >= LIVED {
+                pauses.reset();
+            }
+            if stop.is_cancelled() {
+                return self.stopped_early();
+            }
+            tokio::select! {
+                () = stop.cancelled() => return self.stopped_early(),
+                () = tokio::time::sleep(pauses.pause()) => {}
+            }
+        }
+    }
+
+    /// Told to stop without a stream: what was in flight is sent again by the next one.
+    fn stopped_early(&self) -> Result<(), Stop> {
+        let rows = self.state.lock().in_flight_rows;
+        if rows == 0 {
+            info!(unconfirmed = 0, "stopped while not connected");
+            return Ok(());
+        }
+        Err(stop!(
+            Exit::Grace,
+            "stopped without a replication stream, with {rows} rows that are not confirmed; the next `walpost run` sends them again"
+        ))
+    }
+
+    fn set_role(&self, role: Role, trouble: Option<String>) {
+        let mut state = self.state.lock();
+        state.role = role;
+        if trouble.is_some() {
+            state.last_error.clone_from(&trouble);
+        }
+        state.trouble = trouble;
+    }
+
+    /// Checks, connects, takes the locks and the slot over, and starts to stream. `None`: told to
+    /// stop meanwhile.
+    async fn connect(
+        &mut self,
+        stop: &tokio_util::sync::CancellationToken,
+    ) -> Result<Option<(Replication<Stream>, Start)>, Failure> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(None),
+            started = self.start() => started.map(Some),
+        }
+    }
+
+    async fn start(&mut self) -> Result<(Replication<Stream>, Start), Failure> {
+        let facts = self.check().await?;
+        for warning in verdict(&facts, &self.names)? {
+            warn!("{warning}");
+        }
+        let application = format!("walpost:{}", self.names.slot);
+        let mut connection = replication::connect(&self.info, &application).await?;
+        let table_oid = table_oid(&facts)?;
+        self.take_locks(&mut connection, table_oid).await?;
+        // Only now nobody else changes what was seen.
+        let facts = self.check().await?;
+        let epoch = match self.watch.ask_now(Question::TakeOver).await {
+            Answer::TakenOver(epoch) => epoch,
+            other => return Err(unanswered(other)),
+        };
+        let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
+        self.start_replication(&mut connection).await?;
+        let confirmed = facts
+            .slot
+            .as_ref()
+            .and_then(|slot| slot.confirmed_flush_lsn);
+        let start = Start {
+            confirmed: confirmed
+                .context("the slot has no position")
+                .map_err(Failure::Passing)?,
+            table_oid: self::table_oid(&facts)?,
+            epoch,
+            pid: connection.pid(),
+            wal_sender_timeout,
+        };
+        Ok((connection, start))
+    }
+
+    async fn check(&mut self) -> Result<SlotFacts, Failure> {
+        match self.watch.ask_now(Question::Check(None)).await {
+            Answer::Fine(facts) => Ok(*facts),
+            other => Err(unanswered(other)),
+        }
+    }
+
+    /// Both locks live and die with the replication connection: whoever streams holds them.
+    async fn take_locks(
+        &self,
+        connection: &mut Replication<Stream>,
+        table_oid: u32,
+    ) -> Result<(), Failure> {
+        let slot = crate::pg::quote::literal(&self.names.slot);
+        let slot_key = format!("pg_catalog.hashtext('walpost.slot'), pg_catalog.hashtext({slot})");
+        // Keys are signed; an OID above 2^31 wraps around.
+        let table_key = format!(
+            "pg_catalog.hashtext('walpost'), {}",
+            table_oid.cast_signed()
+        );
+        self.take_lock(connection, &slot_key, Lock::Slot).await?;
+        self.take_lock(connection, &table_key, Lock::Table).await
+    }
+
+    /// Asks again and again: a call that waits inside the server would hold back VACUUM.
+    async fn take_lock(
+        &self,
+        connection: &mut Replication<Stream>,
+        key: &str,
+        lock: Lock,
+    ) -> Result<(), Failure> {
+        let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
+        let mut warned: Option<Instant> = None;
+        loop {
+            let rows = connection.simple_query(&sql).await?;
+            if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
+                return Ok(());
+            }
+            let names = &self.names;
+            let reason = match lock {
+                Lock::Slot => format!("slot {} is held by {}", names.slot, self.holder()),
+                Lock::Table => format!(
+                    "table {}.{} is published by another walpost with another slot; our slot {} is not read meanwhile and retains WAL",
+                    names.table.schema, names.table.name, names.slot
+                ),
+            };
+            let due = match lock {
+                Lock::Slot => warned.is_none(),
+                Lock::Table => warned.is_none_or(|at| at.elapsed() >= STANDBY_WARNING),
+            };
+            if due {
+                warn!("standby: {reason}");
+                warned = Some(Instant::now());
+            }
+            self.set_role(Role::Standby, Some(reason));
+            tokio::time::sleep(STANDBY_POLL).await;
+        }
+    }
+
+    /// Who reads the slot, as it was seen last.
+    fn holder(&self) -> String {
+        let state = self.state.lock();
+        let holder = state
+            .slot
+            .as_ref()
+            .and_then(|(facts, _)| facts.holder.as_ref());
+        holder.map_or("another walpost that is about to stream".into(), |holder| {
+            let since = holder
+                .since
+                .map_or(String::new(), |since| format!(" since {since}"));
+            format!(
+                "pid {} ({}, client {}){since}",
+                holder.pid,
+                holder
+                    .application
+                    .as_deref()
+                    .unwrap_or("unknown application"),
+                holder.client.as_deref().unwrap_or("local or hidden"),
+            )
+        })
+    }
+
+    /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
+    /// that died and that the server has not noticed yet: wait, and never end it.
+    async fn start_replication(&self, connection: &mut Replication<Stream>) -> Result<(), Failure> {
+        let mut warned = false;
+        loop {
+            let started = connection
+                .start_replication(&self.names.slot, &self.names.publication)
+                .await;
+            match started {
+                Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
+                    if !warned {
+                        warn!("standby: {error:#}");
+                        warned = true;
+                    }
+                    self.set_role(Role::Standby, Some(format!("{error:#}")));
+                    tokio::time::sleep(STANDBY_POLL).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The stream ended with an error. 42704 is the code of a missing slot and of a publication that
+    /// did not exist at some position of the stream: the catalogue of now tells them apart.
+    async fn explain(&mut self, failure: Failure) -> Failure {
+        let Failure::Passing(error) = failure else {
+            return failure;
+        };
+        if code(&error) != Some(SqlState::UNDEFINED_OBJECT) {
+            return Failure::Passing(error);
+        }
+        match self.check().await {
+            Ok(_) => stop!(
+                Exit::Slot,
+                "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
+                 stream: rows written before it was created can't be streamed by this slot. Publish them from the table by hand, \
+                 drop the slot (SELECT pg_drop_replication_slot('{slot}')), delete its row from walpost.slot and run `walpost init`",
+                slot = self.names.slot,
+                publication = self.names.publication,
+            )
+            .into(),
+            Err(Failure::Stop(stop)) => stop.into(),
+            Err(Failure::Passing(_)) => Failure::Passing(error),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Lock {
+    Slot,
+    Table,
+}
+
+fn unanswered(answer: Answer) -> Failure {
+    match answer {
+        Answer::Broken(stop) => stop.into(),
+        Answer::Lost(error) => Failure::Passing(error),
+        Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
+        Answer::Fine(_) | Answer::TakenOver(_) => {
+            Failure::Passing(anyhow!("internal: an answer to another question"))
+        }
+    }
+}
+
+fn table_oid(facts: &SlotFacts) -> Result<u32, Failure> {
+    let oid = facts.table.as_ref().map(|table| table.oid);
+    oid.context("the table is gone").map_err(Failure::Passing)
+}
+
+fn code(error: &anyhow::Error) -> Option<SqlState> {
+    error
+        .chain()
+        .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
+}
+
+/// Milliseconds; 0 is no timeout.
+async fn wal_sender_timeout(
+    connection: &mut Replication<Stream>,
+) -> Result<Option<Duration>, Failure> {
+    let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
+    let rows = connection.simple_query(sql).await?;
+    let setting = rows
+        .first()
+        .and_then(|row| row.first()?.as_deref()?.parse().ok());
+    Ok(setting.filter(|ms| *ms > 0).map(Duration::from_millis))
+}

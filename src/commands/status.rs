@@ -1,0 +1,267 @@
+//! `walpost status`: what the server says, and what the publisher says if one answers.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::Context;
+use bytesize::ByteSize;
+use comfy_table::{Table, presets};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, lookup_host},
+    time::{sleep, timeout},
+};
+use tokio_postgres::Client;
+
+use crate::{
+    cli,
+    config::{Config, Env},
+    error::{Exit, Stop},
+    pg::{
+        conninfo::ConnInfo,
+        schema,
+        setup::explain,
+        slot::{Names, SlotFacts, facts},
+        sql,
+        verdict::{initialised, verdict},
+    },
+    status::{PublisherPart, RoleName, StatusObject, object},
+};
+
+/// Between two looks of `--watch`.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+/// A publisher that has not answered by then counts as none.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Longest answer that is read from whatever listens at `http.listen`.
+const LONGEST_ANSWER: u64 = 1 << 20;
+
+pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow::Result<Exit> {
+    let names = Names::of(config)?;
+    let conninfo = ConnInfo::resolve(&config.postgres, env)?;
+    let client = sql::connect(&conninfo, "walpost:status").await?;
+    loop {
+        let (facts, object) = look(&client, &names, &config.http.listen).await?;
+        print(&facts, &object, options).context("write to stdout")?;
+        if !options.watch {
+            judge(&facts, &names)?;
+            return Ok(Exit::Done);
+        }
+        sleep(WATCH_EVERY).await;
+    }
+}
+
+async fn look(
+    client: &Client,
+    names: &Names,
+    listen: &str,
+) -> anyhow::Result<(SlotFacts, StatusObject)> {
+    let facts = facts(client, names).await.map_err(explain)?;
+    if let Some(version) = facts.schema_version {
+        schema::check(version, &facts.database)?;
+    }
+    let answer = timeout(ASK_TIMEOUT, ask(listen))
+        .await
+        .ok()
+        .and_then(|answer| {
+            answer
+                .inspect_err(|error| {
+                    tracing::debug!("no publisher answers at http.listen: {error:#}")
+                })
+                .ok()
+        });
+    let publisher = answer.and_then(|answer| PublisherPart::from_answer(answer, names, &facts));
+    let object = object(names, Some(&facts), publisher.as_ref());
+    Ok((facts, object))
+}
+
+/// Exit code 4 when there is nothing to publish from; what else is wrong is a warning.
+fn judge(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    if facts.server.in_recovery {
+        tracing::warn!(
+            "the server is a standby: its slot and bookkeeping are the primary's, some time ago"
+        );
+        return Ok(());
+    }
+    let stopped = match verdict(facts, names) {
+        Ok(warnings) => {
+            warnings
+                .iter()
+                .for_each(|warning| tracing::warn!("{warning}"));
+            return Ok(());
+        }
+        Err(stop) => stop,
+    };
+    if facts.slot.is_none() || initialised(facts, names).is_err() {
+        return Err(stopped);
+    }
+    tracing::warn!("{stopped}");
+    Ok(())
+}
+
+/// `GET /api/status` of the process that listens at `http.listen`.
+async fn ask(listen: &str) -> anyhow::Result<StatusObject> {
+    let address = lookup_host(listen).await?.next().context("no address")?;
+    let mut stream = TcpStream::connect(reachable(address)).await?;
+    let request = format!("GET /api/status HTTP/1.0\r\nHost: {listen}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST_ANSWER).read_to_end(&mut answer).await?;
+    let text = std::str::from_utf8(&answer)?;
+    let (head, body) = text.split_once("\r\n\r\n").context("no HTTP answer")?;
+    anyhow::ensure!(
+        head.split(' ').nth(1) == Some("200"),
+        "answered {:?}",
+        head.lines().next().unwrap_or("")
+    );
+    Ok(serde_json::from_str(body)?)
+}
+
+/// A wildcard is an address to listen on, not one to connect to.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    address
+}
+
+fn print(facts: &SlotFacts, object: &StatusObject, options: &cli::Status) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if options.json {
+        return writeln!(out, "{}", serde_json::to_string(object)?);
+    }
+    if options.watch && out.is_terminal() {
+        // Clear the screen, go to its corner.
+        write!(out, "\x1b[2J\x1b[H")?;
+    }
+    writeln!(out, "{}", table(facts, object).trim_fmt())
+}
+
+fn table(facts: &SlotFacts, o: &StatusObject) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let mut row = |name: &str, value: String| {
+        table.add_row([name, &value]);
+    };
+    let record = facts.record.as_ref();
+    row("slot", o.slot.clone());
+    row("  state", slot_state(facts));
+    row(
+        "  initialised",
+        record.map_or_else(
+            || "no".into(),
+            |r| format!("{} (life {})", r.state, or_unknown(r.life)),
+        ),
+    );
+    row(
+        "  held by",
+        match &o.holder {
+            Some(h) => format!(
+                "pid {}, {} at {}, since {}",
+                h.pid,
+                h.application.as_deref().unwrap_or("an unknown application"),
+                h.client
+                    .as_deref()
+                    .unwrap_or("a local socket or unknown address"),
+                or_unknown(h.since)
+            ),
+            None => "nobody".into(),
+        },
+    );
+    row(
+        "publication",
+        match &facts.publication {
+            Some(_) => o.publication.clone(),
+            None => format!("{} (missing)", o.publication),
+        },
+    );
+    row(
+        "server",
+        format!(
+            "PostgreSQL {}, system {}, timeline {}{}",
+            facts.server.version,
+            facts.server.system_identifier,
+            facts.server.timeline,
+            if facts.server.in_recovery {
+                ", standby"
+            } else {
+                ""
+            }
+        ),
+    );
+    if let Some(confirmed) = o.confirmed_lsn {
+        let lag = size(o.confirmed_lag_bytes);
+        row("confirmed", format!("{confirmed}, {lag} behind"));
+    }
+    if let Some(retained) = o.retained_bytes {
+        let safe = o.safe_wal_size.map_or_else(String::new, |left| {
+            format!(", {} more are safe", size(Some(left.max(0) as u64)))
+        });
+        row("retained WAL", format!("{}{safe}", ByteSize(retained)));
+    }
+    row(
+        "publisher",
+        match o.role {
+            RoleName::Publisher => "publishing".into(),
+            RoleName::Standby => "standby, waits for the holder to end".into(),
+            RoleName::None => "none answers at http.listen".into(),
+        },
+    );
+    if let Some(received) = o.received_lsn {
+        row("received", received.to_string());
+    }
+    if let Some(in_flight) = &o.in_flight {
+        row(
+            "in flight",
+            format!("{} rows, {}", in_flight.rows, size(Some(in_flight.bytes))),
+        );
+    }
+    if let Some(rate) = o.events_per_second {
+        let eta = o
+            .drain_eta_seconds
+            .map_or_else(String::new, |s| format!(", done in about {s:.0} s"));
+        row("throughput", format!("{rate:.0} events/s{eta}"));
+    }
+    if let Some(age) = o.oldest_unpublished_seconds {
+        row("oldest unpublished", format!("{age:.1} s"));
+    }
+    for topic in o.waiting_topics.iter().flatten() {
+        row(
+            "waiting topic",
+            format!(
+                "{}: {}, {} rows since {}",
+                topic.topic, topic.reason, topic.rows, topic.since
+            ),
+        );
+    }
+    if let Some(error) = &o.last_error {
+        row("last error", error.clone());
+    }
+    if let Some(names) = table.column_mut(0) {
+        names.set_padding((0, 2));
+    }
+    table
+}
+
+fn slot_state(facts: &SlotFacts) -> String {
+    let Some(slot) = &facts.slot else {
+        return "missing".into();
+    };
+    let active = if slot.active { "active" } else { "not active" };
+    let wal = slot.wal_status.as_deref().unwrap_or("not reserved");
+    format!("{active}, WAL {wal}")
+}
+
+fn or_unknown(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "unknown".into(), |value| value.to_string())
+}
+
+fn size(bytes: Option<u64>) -> String {
+    or_unknown(bytes.map(ByteSize))
+}

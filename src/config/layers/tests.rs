@@ -1,0 +1,486 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config::{Format, OnPoison, Preset, TableName};
+
+const OUTBOX: &str = "[[outbox]]\ntable = \"public.outbox\"\n";
+
+fn parse(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
+    let env = env.iter().copied().collect();
+    read(
+        &Source {
+            name: "walpost.toml".into(),
+            text,
+        },
+        &env,
+    )
+    .map_err(|stop| {
+        assert_eq!(stop.exit, Exit::Usage);
+        stop.to_string()
+    })
+}
+
+fn good(text: &str, env: &[(&str, &str)]) -> Config {
+    parse(&format!("{text}\n{OUTBOX}"), env).expect("a good configuration")
+}
+
+fn bad(text: &str, env: &[(&str, &str)]) -> String {
+    parse(text, env).expect_err("a bad configuration")
+}
+
+#[test]
+fn defaults() {
+    let config = good("", &[]);
+    assert_eq!(
+        (config.postgres.url, config.postgres.password_file),
+        (None, None)
+    );
+    assert_eq!(
+        (
+            config.postgres.slot.as_str(),
+            config.postgres.publication.as_str()
+        ),
+        ("walpost", "walpost")
+    );
+    let outbox = &config.outbox[0];
+    assert_eq!(
+        outbox.table,
+        TableName {
+            schema: "public".into(),
+            name: "outbox".into()
+        }
+    );
+    assert_eq!(
+        (outbox.topic.as_str(), outbox.key.as_str()),
+        ("outbox.event.{aggregate_type}", "aggregate_id")
+    );
+    assert_eq!(
+        (outbox.preset, outbox.format, outbox.on_poison),
+        (Preset::Walpost, Format::Raw, OnPoison::Stop)
+    );
+    assert_eq!(
+        (config.kafka.brokers.as_str(), config.kafka.properties.len()),
+        ("localhost:9092", 0)
+    );
+    assert_eq!(
+        (
+            config.delivery.in_flight_rows,
+            config.delivery.in_flight_bytes
+        ),
+        (20_000, 16 << 20)
+    );
+    assert_eq!(config.http.listen, "127.0.0.1:9464");
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = good(
+        r#"
+        [postgres]
+        url = "postgres://u@h/d"
+        slot = "s"
+        publication = "P"
+        password_file = "/run/secret"
+        status_interval = "2s"
+        receive_timeout = "1m"
+        [kafka]
+        brokers = "a:1,b:2"
+        [kafka.properties]
+        "linger.ms" = 5
+        "compression.type" = "zstd"
+        "socket.keepalive.enable" = true
+        [delivery]
+        in_flight_rows = 7
+        in_flight_bytes = "64M"
+        shutdown_grace = "0s"
+        [http]
+        listen = ""
+        not_ready_after = "5s"
+        "#,
+        &[],
+    );
+    assert_eq!(config.postgres.url.unwrap().reveal(), "postgres://u@h/d");
+    assert_eq!(
+        (
+            config.postgres.slot.as_str(),
+            config.postgres.publication.as_str()
+        ),
+        ("s", "P")
+    );
+    assert_eq!(
+        config.postgres.password_file.unwrap(),
+        Path::new("/run/secret")
+    );
+    assert_eq!(config.postgres.status_interval, Duration::from_secs(2));
+    assert_eq!(config.postgres.receive_timeout, Duration::from_secs(60));
+    let properties = [
+        ("compression.type", "zstd"),
+        ("linger.ms", "5"),
+        ("socket.keepalive.enable", "true"),
+    ];
+    assert_eq!(
+        config.kafka.properties,
+        properties
+            .map(|(n, v)| (n.to_string(), v.to_string()))
+            .into()
+    );
+    assert_eq!(
+        (
+            config.delivery.in_flight_rows,
+            config.delivery.in_flight_bytes
+        ),
+        (7, 64_000_000)
+    );
+    assert_eq!(config.delivery.shutdown_grace, Duration::ZERO);
+    assert_eq!(
+        (
+            config.http.listen.as_str(),
+            config.http.not_ready_after.as_secs()
+        ),
+        ("", 5)
+    );
+}
+
+#[test]
+fn errors_of_the_file_name_line_column_and_the_nearest_key() {
+    let known =
+        "`url`, `slot`, `publication`, `password_file`, `status_interval`, `receive_timeout`";
+    for (text, error) in [
+        ("[postgres\n", "walpost.toml:1:10: unclosed table, expected `]`".to_string()),
+        (
+            "[postgres]\n  slott = \"x\"\n",
+            format!("walpost.toml:2:3: postgres.slott: unknown field `slott`, expected one of {known}; did you mean `slot`?"),
+        ),
+        (
+            "\n[delivry]\nin_flight_rows = 5\n",
+            "walpost.toml:2:2: delivry: unknown field `delivry`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `delivery`?".into(),
+        ),
+        (
+            "[postgres]\nfailover_slot = true\n",
+            format!("walpost.toml:2:1: postgres.failover_slot: unknown field `failover_slot`, expected one of {known}"),
+        ),
+        (
+            "[[outbox]]\ntable = \"a\"\non_poison = \"maybe\"",
+            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `maybe`, expected `stop`".into(),
+        ),
+        (
+            "[[outbox]]\ntable = \"a\"\non_poison = \"sotp\"",
+            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `sotp`, expected `stop`; did you mean `stop`?".into(),
+        ),
+        (
+            "[[outbox]]\ntable = \"a\"\npreset = \"nothing\"",
+            "walpost.toml:3:10: outbox.0.preset: unknown variant `nothing`, expected `walpost`".into(),
+        ),
+        ("[[outbox]]\ntopic = \"a\"\n", "walpost.toml:1:1: outbox.0: missing field `table`".into()),
+        (
+            "[[outbox]]\ntable = \"a.b.c\"",
+            "walpost.toml:2:9: outbox.0.table: `a.b.c` has more than schema and name; write it as in \"public.outbox\"".into(),
+        ),
+        (
+            "[delivery]\nin_flight_bytes = \"64 apples\"",
+            "walpost.toml:2:19: delivery.in_flight_bytes: `64 apples` is not a size; write one such as \"16MiB\" or \"64MB\"".into(),
+        ),
+        (
+            "[postgres]\nstatus_interval = \"soon\"",
+            "walpost.toml:2:19: postgres.status_interval: `soon` is not a duration; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"".into(),
+        ),
+        (
+            "[postgres]\nstatus_interval = 5",
+            "walpost.toml:2:19: postgres.status_interval: `5` has no unit; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"".into(),
+        ),
+        ("kafka = 5", "walpost.toml:1:9: kafka: invalid type: integer `5`, expected a table".into()),
+        (
+            "[kafka.properties]\nlinger.ms = 5",
+            "walpost.toml:2:1: kafka.properties.linger: a property's whole name goes in quotes, as in \"linger.ms\" = 5".into(),
+        ),
+        (
+            "[kafka.properties]\n\"sasl.password\" = 1.5",
+            "walpost.toml:2:19: kafka.properties.sasl.password: a property is text, an integer, true or false".into(),
+        ),
+    ] {
+        assert_eq!(bad(text, &[]), error, "{text}");
+    }
+}
+
+#[test]
+fn limits_name_the_place_too() {
+    for (text, error) in [
+        (
+            "[postgres]\nslot = \"Walpost\"",
+            "walpost.toml:2:8: postgres.slot: a slot's name has 1 to 63 lower-case letters, digits and underscores",
+        ),
+        (
+            "[delivery]\nin_flight_rows = 0",
+            "walpost.toml:2:18: delivery.in_flight_rows: 1 to 2147483647 rows",
+        ),
+        (
+            "[http]\nlisten = \"9464\"",
+            "walpost.toml:2:10: http.listen: write address:port, such as \"127.0.0.1:9464\", or \"\" to switch it off",
+        ),
+        (
+            "[kafka.properties]\n\"transactional.id\" = \"x\"",
+            "walpost.toml:2:22: kafka.properties.transactional.id: cannot be set: this version doesn't use transactions; leave it out",
+        ),
+        (
+            "[kafka]\nbrokers = \"\"",
+            "walpost.toml:2:11: kafka.brokers: write host:port, several with commas",
+        ),
+        (
+            "[[outbox]]\ntable = \"b\"",
+            "walpost.toml:1:1: outbox: 2 tables; this version publishes exactly one",
+        ),
+    ] {
+        assert_eq!(bad(&format!("{text}\n{OUTBOX}"), &[]), error, "{text}");
+    }
+    assert_eq!(
+        bad("", &[]),
+        "configuration: outbox: name the table to publish: `[[outbox]]` with `table = \"public.outbox\"`"
+    );
+    let env = [("WALPOST_POSTGRES__SLOT", "a-b")];
+    let error = "WALPOST_POSTGRES__SLOT: postgres.slot: a slot's name has 1 to 63 lower-case letters, digits and underscores";
+    assert_eq!(bad(OUTBOX, &env), error);
+    let env = [("WALPOST_KAFKA__PROPERTIES__ACKS", "1")];
+    assert!(
+        bad(OUTBOX, &env)
+            .starts_with("WALPOST_KAFKA__PROPERTIES__ACKS: kafka.properties.acks: must stay all")
+    );
+}
+
+#[test]
+fn the_environment_beats_the_file() {
+    let config = good(
+        "[postgres]\nslot = \"of_file\"\n[kafka.properties]\n\"linger.ms\" = 5",
+        &[
+            ("WALPOST_POSTGRES__SLOT", "12345"),
+            ("WALPOST_POSTGRES__PUBLICATION", "p"),
+            ("WALPOST_KAFKA__PROPERTIES__LINGER_MS", "9"),
+            ("WALPOST_KAFKA__PROPERTIES__SASL_PASSWORD", "1_000"),
+            ("WALPOST_OUTBOX__0__TOPIC", "t"),
+            ("WALPOST_HTTP__NOT_READY_AFTER", "7s"),
+            ("WALPOST_DELIVERY__IN_FLIGHT_ROWS", "8"),
+            ("WALPOST_DELIVERY__IN_FLIGHT_BYTES", "1048576"),
+            ("WALPOST_CONFIG", "elsewhere"),
+            ("WALPOST_LOG_LEVEL", "debug"),
+            ("WALPOST_LOG_FORMAT", "json"),
+            ("PATH", "/bin"),
+        ],
+    );
+    assert_eq!(
+        (
+            config.postgres.slot.as_str(),
+            config.postgres.publication.as_str()
+        ),
+        ("12345", "p")
+    );
+    assert_eq!(config.kafka.properties["linger.ms"], "9");
+    assert_eq!(config.kafka.properties["sasl.password"], "1_000");
+    assert_eq!(
+        (
+            config.outbox[0].topic.as_str(),
+            config.outbox[0].table.name.as_str()
+        ),
+        ("t", "outbox")
+    );
+    assert_eq!(config.http.not_ready_after, Duration::from_secs(7));
+    assert_eq!(
+        (
+            config.delivery.in_flight_rows,
+            config.delivery.in_flight_bytes
+        ),
+        (8, 1 << 20)
+    );
+}
+
+#[test]
+fn the_environment_alone_is_enough() {
+    let config = parse(
+        "",
+        &[
+            ("WALPOST_OUTBOX__0__TABLE", "sales.outbox"),
+            ("WALPOST_OUTBOX__0__KEY", ""),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.outbox[0].table.to_string(), "sales.outbox");
+    assert_eq!(config.outbox[0].key, "");
+}
+
+#[test]
+fn errors_of_a_variable_name_it_and_the_nearest() {
+    for (name, value, error) in [
+        (
+            "WALPOST_KAFKA__BROKRES",
+            "x",
+            "kafka.brokres: unknown field `brokres`, expected `brokers` or `properties`; did you mean `WALPOST_KAFKA__BROKERS`?",
+        ),
+        (
+            "WALPOST_KAFAK__BROKERS",
+            "5",
+            "kafak: unknown field `kafak`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `WALPOST_KAFKA__BROKERS`?",
+        ),
+        (
+            "WALPOST_OUTBOX__0__TABEL",
+            "x",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+        ),
+        (
+            "WALPOST_OUTBOX__2__TABLE",
+            "x",
+            "there are 1 tables, so the next number is 1",
+        ),
+        (
+            "WALPOST_OUTBOX__X__TABLE",
+            "x",
+            "`x` is not the number of a table, as in WALPOST_OUTBOX__0__TABLE",
+        ),
+        (
+            "WALPOST_OUTBOX__TABLE",
+            "x",
+            "write the table's number and the key, as in WALPOST_OUTBOX__0__TABLE",
+        ),
+        (
+            "WALPOST_DELIVERY__IN_FLIGHT_ROWS",
+            "many",
+            "delivery.in_flight_rows: invalid type: string \"many\", expected usize",
+        ),
+        (
+            "WALPOST_DELIVERY__IN_FLIGHT_ROWS",
+            "-5",
+            "delivery.in_flight_rows: invalid value: integer `-5`, expected usize",
+        ),
+        (
+            "WALPOST_HTTP__NOT_READY_AFTER",
+            "7",
+            "http.not_ready_after: `7` has no unit; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"",
+        ),
+        (
+            "WALPOST_POSTGRES__SLOT__NAME",
+            "x",
+            "postgres.slot: invalid type: map, expected a string",
+        ),
+        (
+            "WALPOST_SLOT",
+            "x",
+            "unknown variable; did you mean `WALPOST_POSTGRES__SLOT`?",
+        ),
+        (
+            "WALPOST_POSTGRES_SLOT",
+            "x",
+            "unknown variable; did you mean `WALPOST_POSTGRES__SLOT`?",
+        ),
+        (
+            "WALPOST_LOGLEVEL",
+            "x",
+            "unknown variable; did you mean `WALPOST_LOG_LEVEL`?",
+        ),
+        (
+            "WALPOST_XYZZY",
+            "x",
+            "unknown variable; a key's variable is WALPOST_<SECTION>__<KEY>, such as WALPOST_POSTGRES__SLOT",
+        ),
+        (
+            "WALPOST_postgres__slot",
+            "x",
+            "unknown variable; did you mean `WALPOST_POSTGRES__SLOT`?",
+        ),
+        (
+            "WALPOST_KAFKA__",
+            "x",
+            "unknown variable; did you mean `WALPOST_KAFKA__BROKERS`?",
+        ),
+        (
+            "WALPOST_PORT_9464_TCP",
+            "x",
+            "unknown variable; a Kubernetes Service named walpost? set enableServiceLinks: false",
+        ),
+    ] {
+        assert_eq!(bad(OUTBOX, &[(name, value)]), format!("{name}: {error}"));
+    }
+    assert_eq!(
+        bad("", &[("WALPOST_OUTBOX__0__TOPIC", "t")]),
+        "WALPOST_OUTBOX__0__TOPIC: outbox.0: missing field `table`"
+    );
+    let text = format!("postgres = 5\n{OUTBOX}");
+    let error = "WALPOST_POSTGRES__SLOT: `postgres` is not a table in the configuration file";
+    assert_eq!(bad(&text, &[("WALPOST_POSTGRES__SLOT", "x")]), error);
+}
+
+#[test]
+fn shared_variables_count_only_where_nothing_else_is_set() {
+    let shared = [
+        ("DATABASE_URL", "postgres://shared"),
+        ("KAFKA_BROKERS", "shared:1"),
+    ];
+    let url = |config: &Config| {
+        config
+            .postgres
+            .url
+            .as_ref()
+            .map(|url| url.reveal().to_string())
+    };
+
+    let config = good("", &shared);
+    assert_eq!(
+        (url(&config).as_deref(), config.kafka.brokers.as_str()),
+        (Some("postgres://shared"), "shared:1")
+    );
+
+    let config = good(
+        "[postgres]\nurl = \"postgres://own\"\n[kafka]\nbrokers = \"own:1\"",
+        &shared,
+    );
+    assert_eq!(
+        (url(&config).as_deref(), config.kafka.brokers.as_str()),
+        (Some("postgres://own"), "own:1")
+    );
+
+    let own = [
+        ("WALPOST_POSTGRES__URL", "postgres://own"),
+        ("WALPOST_KAFKA__BROKERS", "own:1"),
+    ];
+    let config = good("", &[&shared[..], &own[..]].concat());
+    assert_eq!(
+        (url(&config).as_deref(), config.kafka.brokers.as_str()),
+        (Some("postgres://own"), "own:1")
+    );
+
+    // Empty is as good as not set.
+    let config = good(
+        "[postgres]\nurl = \"\"",
+        &[&shared[..], &[("WALPOST_KAFKA__BROKERS", "")]].concat(),
+    );
+    assert_eq!(
+        (url(&config).as_deref(), config.kafka.brokers.as_str()),
+        (Some("postgres://shared"), "shared:1")
+    );
+    assert_eq!(url(&good("", &[("DATABASE_URL", "")])), None);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing.toml");
+    let error = load(Some(&missing), &Env::default()).unwrap_err();
+    assert_eq!(error.exit, Exit::Usage);
+    assert!(error.to_string().starts_with(&format!(
+        "cannot read the configuration file {}: No such file",
+        missing.display()
+    )));
+
+    let latin1 = folder.path().join("latin1.toml");
+    fs::write(&latin1, b"[postgres]\nslot = \"\xe9\"\n").unwrap();
+    let error = load(Some(&latin1), &Env::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("{}:2:9: not UTF-8", latin1.display())
+    );
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let config = good(
+        "[postgres]\nurl = \"postgres://u:hunter2@h/d\"\n[kafka.properties]\n\"sasl.password\" = \"hunter2\"",
+        &[],
+    );
+    assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
+}

@@ -1,0 +1,167 @@
+//! GET /live, /ready, /metrics, /api/status. Nothing here changes anything.
+
+use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::State as Handed,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+    service::TowerToHyperService,
+};
+use serde_json::json;
+use tokio::{
+    net::TcpListener,
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    error::{Exit, Stop},
+    metrics::{CONTENT_TYPE, Metrics},
+    pg::slot::{Names, SlotFacts},
+    state::State,
+    status::{PublisherPart, StatusObject, object},
+    stop,
+};
+
+/// Connections at once; a further one waits to be accepted.
+const CONNECTIONS: usize = 64;
+
+/// A client that has not sent its request's head by then is cut off.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long `/api/status` waits for fresh facts before it takes the last ones.
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a stop waits for answers under way.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asks the server for facts; `None` when it cannot be asked now.
+pub type Refresh =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<SlotFacts>> + Send>> + Send + Sync>;
+
+#[derive(Clone)]
+pub struct Shared {
+    pub state: Arc<State>,
+    pub metrics: Arc<Metrics>,
+    pub names: Arc<Names>,
+    pub refresh: Refresh,
+    pub not_ready_after: Duration,
+}
+
+/// Takes the address of `http.listen`; `None` when it is empty, which switches HTTP off.
+pub async fn bind(listen: &str) -> Result<Option<TcpListener>, Stop> {
+    if listen.is_empty() {
+        return Ok(None);
+    }
+    match TcpListener::bind(listen).await {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) => Err(stop!(
+            Exit::Error,
+            "cannot listen on {listen}: {error}; choose another address with `http.listen`, or \"\" for none"
+        )),
+    }
+}
+
+/// Answers until `shutdown`. An own accept loop, because `axum::serve` lets a client that sends
+/// half a request hold its connection, and the stop, without end.
+pub async fn serve(listener: TcpListener, shared: Shared, shutdown: CancellationToken) {
+    let routes = router(shared);
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = async {
+            let permit = connections.clone().acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, (stream, _)) = tokio::select! {
+            () = shutdown.cancelled() => break,
+            (permit, accepted) = accepted => match accepted {
+                Ok(accepted) => (permit, accepted),
+                Err(error) => {
+                    // Out of file descriptors, most likely: trying at once would only spin.
+                    tracing::debug!(%error, "http connection not accepted");
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(
+                TokioIo::new(stream),
+                TowerToHyperService::new(routes.clone()),
+            );
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // A client that went away is its own affair.
+            let _ = connection.await;
+            drop(permit);
+        });
+    }
+    let _ = timeout(STOP_TIMEOUT, graceful.shutdown()).await;
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/live", get(async || "live\n"))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .route("/api/status", get(status))
+        .with_state(shared)
+}
+
+async fn ready(Handed(shared): Handed<Shared>) -> impl IntoResponse {
+    let reason = shared.state.lock().not_ready(shared.not_ready_after);
+    let code = if reason.is_none() {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (
+        code,
+        Json(json!({ "ready": reason.is_none(), "reason": reason })),
+    )
+}
+
+async fn metrics(Handed(shared): Handed<Shared>) -> impl IntoResponse {
+    (
+        [(header::CONTENT_TYPE, CONTENT_TYPE)],
+        shared.metrics.text(&shared.state),
+    )
+}
+
+async fn status(Handed(shared): Handed<Shared>) -> Json<StatusObject> {
+    // Facts first: what was confirmed then is never above what was received a moment later.
+    let fresh = timeout(REFRESH_TIMEOUT, (shared.refresh)())
+        .await
+        .ok()
+        .flatten();
+    let state = shared.state.lock();
+    let facts = fresh
+        .as_ref()
+        .or(state.slot.as_ref().map(|(facts, _)| facts));
+    let publisher = PublisherPart::of(&state, facts.and_then(SlotFacts::confirmed_lag_bytes));
+    Json(object(&shared.names, facts, Some(&publisher)))
+}
+
+/// Where a client on this machine reaches the listener: a wildcard address is no destination.
+pub fn reachable(listen: SocketAddr) -> SocketAddr {
+    let mut address = listen;
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}

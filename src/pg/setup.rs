@@ -1,0 +1,320 @@
+//! What `init` makes by plain SQL: table, publication, schema, our row. Each statement's missing
+//! right becomes the command that gives it.
+
+use tokio_postgres::{Client, error::SqlState, types::Type};
+
+use crate::{
+    config::TableName,
+    error::Exit,
+    lsn::Lsn,
+    pg::{
+        quote::{ident, table},
+        schema,
+        slot::{Names, SlotFacts},
+        verdict::create_publication,
+    },
+    stop,
+};
+
+/// Who we are there, for the commands in messages.
+pub struct Place<'a> {
+    pub role: &'a str,
+    pub database: &'a str,
+}
+
+/// A server's error with its SQLSTATE and detail, which tokio-postgres' own text leaves out.
+pub fn explain(error: tokio_postgres::Error) -> anyhow::Error {
+    let Some(db) = error.as_db_error() else {
+        return error.into();
+    };
+    let detail = db
+        .detail()
+        .map_or_else(String::new, |detail| format!(": {detail}"));
+    anyhow::anyhow!("{} ({}){detail}", db.message(), db.code().code())
+}
+
+/// An error whose cause is a missing right, with the command that gives it.
+fn unless_denied(
+    error: tokio_postgres::Error,
+    doing: &str,
+    fix: impl FnOnce() -> String,
+) -> anyhow::Error {
+    match error.code() {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => stop!(
+            Exit::Error,
+            "cannot {doing}: {:#}; {}",
+            explain(error),
+            fix()
+        )
+        .into(),
+        Some(&SqlState::LOCK_NOT_AVAILABLE) => stop!(
+            Exit::Grace,
+            "cannot {doing}: another session holds the table for longer than --timeout"
+        )
+        .into(),
+        _ => explain(error).context(format!("cannot {doing}")),
+    }
+}
+
+/// The statements of `sql/outbox.sql` for this table.
+pub fn outbox_sql(outbox: &TableName, version_num: Option<i32>) -> String {
+    // Time-ordered ids keep the unique index's writes together.
+    let event_id = match version_num {
+        Some(180_000..) => "pg_catalog.uuidv7()",
+        _ => "pg_catalog.gen_random_uuid()",
+    };
+    include_str!("../../sql/outbox.sql")
+        .replace("{table}", &table(outbox))
+        .replace("{event_id}", event_id)
+}
+
+pub async fn create_table(
+    client: &Client,
+    outbox: &TableName,
+    version_num: i32,
+    place: &Place<'_>,
+) -> anyhow::Result<()> {
+    let made = client
+        .batch_execute(&outbox_sql(outbox, Some(version_num)))
+        .await;
+    made.map_err(|error| match error.code() {
+        Some(&SqlState::INVALID_SCHEMA_NAME) => stop!(
+            Exit::Usage,
+            "schema {} of `outbox.table` does not exist in database {}: make it with `CREATE SCHEMA {}`",
+            outbox.schema,
+            place.database,
+            ident(&outbox.schema)
+        )
+        .into(),
+        _ => unless_denied(error, &format!("make table {}", table(outbox)), || {
+            format!("let its owner make it, or `GRANT CREATE ON SCHEMA {} TO {}`", ident(&outbox.schema), ident(place.role))
+        }),
+    })
+}
+
+/// The table can be published from and has every column that becomes something.
+pub async fn check_table(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
+    let Some(found) = &facts.table else {
+        return Ok(());
+    };
+    let outbox = table(&names.table);
+    if !matches!(found.kind, 'r' | 'p') {
+        return Err(stop!(
+            Exit::Usage,
+            "{outbox} is not a table, so nothing of it is in the log: set `outbox.table`"
+        )
+        .into());
+    }
+    let rows = client
+        .query_typed(
+            "SELECT a.attname::text FROM pg_catalog.pg_attribute a
+             WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped",
+            &[(&i64::from(found.oid), Type::INT8)],
+        )
+        .await
+        .map_err(explain)?;
+    let mut columns = Vec::with_capacity(rows.len());
+    for row in rows {
+        columns.push(row.try_get::<_, String>(0)?);
+    }
+    let missing: Vec<_> = names
+        .columns
+        .iter()
+        .filter(|c| !columns.contains(c))
+        .map(String::as_str)
+        .collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        [one] => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no column {one}, which is mapped: add it, or set `outbox.table`"
+        )
+        .into()),
+        more => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no columns {}, which are mapped: add them, or set `outbox.table`",
+            more.join(", ")
+        )
+        .into()),
+    }
+}
+
+/// Rows that are in the table now; `None` without the right to look. Counts no further than `limit`.
+pub async fn count_rows(
+    client: &Client,
+    outbox: &TableName,
+    limit: i64,
+) -> anyhow::Result<Option<i64>> {
+    let name = table(outbox);
+    let allowed = client
+        .query_typed(
+            "SELECT pg_catalog.has_schema_privilege($1, 'USAGE') AND pg_catalog.has_table_privilege($2, 'SELECT')",
+            &[(&outbox.schema, Type::TEXT), (&name, Type::TEXT)],
+        )
+        .await;
+    // has_table_privilege is itself refused without USAGE on the schema.
+    if !allowed.is_ok_and(|rows| rows[0].get(0)) {
+        return Ok(None);
+    }
+    let text = format!("SELECT pg_catalog.count(*) FROM (SELECT FROM {name} LIMIT $1) AS rows");
+    let rows = client
+        .query_typed(&text, &[(&limit, Type::INT8)])
+        .await
+        .map_err(explain)?;
+    Ok(Some(rows[0].try_get(0)?))
+}
+
+pub async fn make_publication(
+    client: &Client,
+    names: &Names,
+    place: &Place<'_>,
+) -> anyhow::Result<()> {
+    let statement = create_publication(&names.publication, &names.table);
+    client.batch_execute(&statement).await.map_err(|error| {
+        unless_denied(error, &format!("make publication {}", names.publication), || {
+            format!(
+                "let the owner of {}, who also needs `GRANT CREATE ON DATABASE {}`, run `{statement}`, then `walpost init` again",
+                table(&names.table),
+                ident(place.database)
+            )
+        })
+    })
+}
+
+/// The statements that bring schema `walpost` from a version (0: none) to ours, each in a
+/// transaction of its own. `exists`: the schema is there, perhaps empty.
+pub fn schema_sql(from: i32, exists: bool) -> Vec<String> {
+    let mut steps = Vec::new();
+    for (done, migration) in schema::MIGRATIONS
+        .iter()
+        .enumerate()
+        .skip(from.max(0) as usize)
+    {
+        let version = done + 1;
+        let create = if done == 0 && !exists {
+            "CREATE SCHEMA walpost;\n\n"
+        } else {
+            ""
+        };
+        let mark = if done == 0 {
+            format!("INSERT INTO walpost.meta (version) VALUES ({version});")
+        } else {
+            format!("UPDATE walpost.meta SET version = {version};")
+        };
+        steps.push(format!("BEGIN;\n{create}{migration}\n{mark}\nCOMMIT;"));
+    }
+    steps
+}
+
+/// Brings the schema to our version; what was made, or `None` if it was there.
+pub async fn make_schema(
+    client: &Client,
+    from: Option<i32>,
+    place: &Place<'_>,
+) -> anyhow::Result<Option<String>> {
+    let from = from.unwrap_or(0);
+    if from > schema::VERSION {
+        schema::check(from, place.database)?;
+    }
+    let rows = client
+        .query_typed(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'walpost')",
+            &[],
+        )
+        .await
+        .map_err(explain)?;
+    let exists = rows[0].try_get(0)?;
+    for step in schema_sql(from, exists) {
+        if let Err(error) = client.batch_execute(&step).await {
+            // The connection is left in the failed transaction.
+            let _ = client.batch_execute("ROLLBACK").await;
+            return Err(unless_denied(error, "make schema walpost", || {
+                let role = ident(place.role);
+                if exists {
+                    format!(
+                        "give the schema to this role: `ALTER SCHEMA walpost OWNER TO {role}`, then `walpost init` again"
+                    )
+                } else {
+                    format!(
+                        "let a superuser or a member of {role} run `CREATE SCHEMA walpost AUTHORIZATION {role}`, then `walpost init` again"
+                    )
+                }
+            }));
+        }
+    }
+    Ok(match from {
+        schema::VERSION => None,
+        0 => Some(format!("schema walpost, version {}", schema::VERSION)),
+        _ => Some(format!(
+            "schema walpost, version {} from {from}",
+            schema::VERSION
+        )),
+    })
+}
+
+/// From here on the slot counts as half-made until `record_ready`.
+pub async fn record_creating(client: &Client, slot: &str) -> anyhow::Result<()> {
+    // Another life: positions of an earlier slot of this name may come again.
+    let text = "INSERT INTO walpost.slot AS s (slot, state) VALUES ($1, 'creating')
+        ON CONFLICT (slot) DO UPDATE SET state = 'creating', life = s.life + 1, updated_at = pg_catalog.now()";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
+/// Undoes `record_creating` where there was no row before.
+pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text = "DELETE FROM walpost.slot WHERE slot = $1 AND state = 'creating'";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
+/// The slot's identity, and `ready`. Nothing was confirmed in this life yet.
+pub async fn record_ready(
+    client: &Client,
+    facts: &SlotFacts,
+    names: &Names,
+    consistent_point: Lsn,
+) -> anyhow::Result<()> {
+    let fingerprint = facts
+        .publication
+        .as_ref()
+        .map(|p| p.fingerprint.to_string());
+    let (database, system) = (&facts.database, &facts.server.system_identifier);
+    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication)
+        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb)
+        ON CONFLICT (slot) DO UPDATE SET state = 'ready', system_identifier = $2, database = $3, plugin = 'pgoutput',
+          consistent_point = $4::pg_catalog.pg_lsn, publication = $5::jsonb, confirmed_lsn = NULL, committed_at = NULL,
+          reserved_lsn = NULL, holder = NULL, updated_at = pg_catalog.now()";
+    let at = consistent_point.to_string();
+    let values: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] = &[
+        (&names.slot, Type::TEXT),
+        (system, Type::TEXT),
+        (database, Type::TEXT),
+        (&at, Type::TEXT),
+        (&fingerprint, Type::TEXT),
+    ];
+    execute(client, text, values).await
+}
+
+/// Drops the slot if it is there and nobody reads it.
+pub async fn drop_slot(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text =
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
+        WHERE slot_name = $1 AND NOT active";
+    client
+        .query_typed(text, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(explain)?;
+    Ok(())
+}
+
+async fn execute(
+    client: &Client,
+    text: &str,
+    values: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)],
+) -> anyhow::Result<()> {
+    client.query_typed(text, values).await.map_err(|error| {
+        unless_denied(error, "write to walpost.slot", || {
+            "its owner is another role: let that role run init, or `GRANT SELECT, INSERT, UPDATE, DELETE ON walpost.slot`".into()
+        })
+    })?;
+    Ok(())
+}

@@ -1,0 +1,352 @@
+//! What the server says about our slot, publication, table and bookkeeping: one query.
+//! `status`, the metrics and the publisher's regular check all read it.
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio_postgres::{
+    Client,
+    types::{FromSql, Type},
+};
+
+pub use super::verdict::verdict;
+use crate::{
+    config::{Config, TableName},
+    error::{Exit, Stop},
+    lsn::Lsn,
+    outbox::relation::Mapping,
+    stop,
+};
+
+/// What the configuration calls the things that are watched.
+#[derive(Clone, Debug)]
+pub struct Names {
+    pub slot: String,
+    pub publication: String,
+    pub table: TableName,
+    /// The table's columns that become something, by name.
+    pub columns: Vec<String>,
+}
+
+impl Names {
+    /// Of a configuration that was loaded, so that has its one table.
+    pub fn of(config: &Config) -> Result<Names, Stop> {
+        let mapping = Mapping::new(&config.outbox[0])
+            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mut columns: Vec<String> = Vec::new();
+        for column in mapping.columns() {
+            if !columns.iter().any(|c| c == column) {
+                columns.push(column.to_owned());
+            }
+        }
+        Ok(Names {
+            slot: config.postgres.slot.clone(),
+            publication: config.postgres.publication.clone(),
+            table: mapping.table,
+            columns,
+        })
+    }
+}
+
+/// One look at the server; everything in it is of the same moment but for `pg_stat_*`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SlotFacts {
+    /// The server's clock.
+    pub now: Timestamp,
+    pub database: String,
+    pub server: Server,
+    /// `None`: there is no slot of that name in the cluster.
+    pub slot: Option<Slot>,
+    /// Who reads the slot.
+    pub holder: Option<Holder>,
+    /// `None`: no table of that name in the database.
+    pub table: Option<Table>,
+    /// `None`: no publication of that name in the database.
+    pub publication: Option<Publication>,
+    /// Of the `walpost` schema; `None` where `init` never ran.
+    pub schema_version: Option<i32>,
+    /// Our row in `walpost.slot`.
+    pub record: Option<Record>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Server {
+    /// Such as `15.18`.
+    pub version: String,
+    /// Such as 150018.
+    pub version_num: i32,
+    pub system_identifier: String,
+    pub timeline: u32,
+    pub in_recovery: bool,
+    /// Where WAL is written; on a standby, up to where it was received.
+    pub wal_lsn: Option<Lsn>,
+    pub synchronous_standby_names: String,
+}
+
+/// A row of `pg_replication_slots`.
+/// <https://www.postgresql.org/docs/current/view-pg-replication-slots.html>
+#[derive(Clone, Debug, Deserialize)]
+pub struct Slot {
+    /// `None` on a physical slot.
+    pub plugin: Option<String>,
+    pub database: Option<String>,
+    pub active: bool,
+    pub active_pid: Option<i32>,
+    pub confirmed_flush_lsn: Option<Lsn>,
+    pub restart_lsn: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`; `None` on a slot whose WAL was never reserved.
+    pub wal_status: Option<String>,
+    /// Bytes that may still be written before the slot is in danger; `None` without a limit, or once it is lost.
+    pub safe_wal_size: Option<i64>,
+    /// PostgreSQL 17+.
+    pub invalidation_reason: Option<String>,
+}
+
+/// The process that reads the slot. Without `pg_read_all_stats` only the pid and the application of
+/// a process of another role are visible.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Holder {
+    pub pid: i32,
+    pub client: Option<String>,
+    pub application: Option<String>,
+    pub since: Option<Timestamp>,
+    /// `async`, `potential`, `sync` or `quorum`.
+    pub sync_state: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Table {
+    pub oid: u32,
+    /// `pg_class.relkind`: `r` a table, `p` a partitioned one.
+    pub kind: char,
+    /// Is itself a partition of another table.
+    pub partition: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Publication {
+    pub insert: bool,
+    pub update: bool,
+    pub delete: bool,
+    pub truncate: bool,
+    /// `FOR ALL TABLES`.
+    pub all_tables: bool,
+    /// `publish_via_partition_root`.
+    pub via_root: bool,
+    /// Has our table in it, by name, by schema or with all.
+    pub names_table: bool,
+    /// Has a table in it that ours is a partition of.
+    pub names_root: bool,
+    /// The row filter's expression.
+    pub filter: Option<String>,
+    /// The column list's names.
+    pub columns: Option<Vec<String>>,
+    /// Changes when anybody touches the publication's hold on the table, even if it is put back.
+    pub fingerprint: serde_json::Value,
+}
+
+/// Our row in `walpost.slot`; a column that another version of the schema lacks is `None`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Record {
+    /// `creating`, `backfilling` or `ready`.
+    #[serde(default)]
+    pub state: String,
+    pub system_identifier: Option<String>,
+    pub database: Option<String>,
+    pub plugin: Option<String>,
+    pub consistent_point: Option<Lsn>,
+    /// The fingerprint when `init` looked.
+    pub publication: Option<serde_json::Value>,
+    pub life: Option<i32>,
+    pub epoch: Option<i64>,
+    pub confirmed_lsn: Option<Lsn>,
+    pub reserved_lsn: Option<Lsn>,
+}
+
+impl SlotFacts {
+    /// WAL written since the confirmed position, in bytes.
+    pub fn confirmed_lag_bytes(&self) -> Option<u64> {
+        self.behind(self.slot.as_ref()?.confirmed_flush_lsn?)
+    }
+
+    /// WAL that the server keeps for the slot, in bytes.
+    pub fn retained_bytes(&self) -> Option<u64> {
+        self.behind(self.slot.as_ref()?.restart_lsn?)
+    }
+
+    fn behind(&self, lsn: Lsn) -> Option<u64> {
+        Some(self.server.wal_lsn?.bytes().saturating_sub(lsn.bytes()))
+    }
+}
+
+/// Reads the facts: two round trips, the second one a single statement.
+pub async fn facts(client: &Client, names: &Names) -> Result<SlotFacts, tokio_postgres::Error> {
+    let text = query(&shape(client).await?);
+    let TableName { schema, name } = &names.table;
+    let row = client
+        .query_typed(
+            &text,
+            &[
+                (&names.slot, Type::TEXT),
+                (&names.publication, Type::TEXT),
+                (schema, Type::TEXT),
+                (name, Type::TEXT),
+            ],
+        )
+        .await?;
+    row[0]
+        .try_get::<_, FromJson<SlotFacts>>(0)
+        .map(|json| json.0)
+}
+
+/// What the query may name on this server and in this database.
+struct Shape {
+    version_num: i32,
+    has_meta: bool,
+    has_record: bool,
+}
+
+async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
+    // By the catalogue and not by to_regclass, which is an error without USAGE on the schema.
+    let rows = client
+        .query_typed(
+            "SELECT pg_catalog.current_setting('server_version_num')::int,
+               (SELECT pg_catalog.array_agg(c.relname::text) FROM pg_catalog.pg_class c
+                JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = 'walpost' AND c.relname IN ('meta', 'slot') AND c.relkind = 'r')",
+            &[],
+        )
+        .await?;
+    let tables: Vec<String> = rows[0].try_get::<_, Option<_>>(1)?.unwrap_or_default();
+    let has = |name: &str| tables.iter().any(|t| t == name);
+    Ok(Shape {
+        version_num: rows[0].try_get(0)?,
+        has_meta: has("meta"),
+        has_record: has("slot"),
+    })
+}
+
+fn query(shape: &Shape) -> String {
+    let (filter, columns, schemas) = if shape.version_num >= 150_000 {
+        (
+            "pg_catalog.pg_get_expr(r.prqual, r.prrelid)",
+            "(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs::int2[]))",
+            "SELECT n.oid, n.xmin::text AS version, n.pnnspid AS schema
+             FROM pub JOIN pg_catalog.pg_publication_namespace n ON n.pnpubid = pub.oid
+             WHERE n.pnnspid IN (SELECT relnamespace FROM line)",
+        )
+    } else {
+        (
+            "NULL::text",
+            "NULL::jsonb",
+            "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
+        )
+    };
+    let version = if shape.has_meta {
+        "(SELECT pg_catalog.max(version) FROM walpost.meta)"
+    } else {
+        "NULL"
+    };
+    let record = if shape.has_record {
+        "(SELECT pg_catalog.to_json(s) FROM walpost.slot s WHERE s.slot = $1)"
+    } else {
+        "NULL"
+    };
+    include_str!("../../sql/facts.sql")
+        .replace("{filter}", filter)
+        .replace("{columns}", columns)
+        .replace("{schemas}", schemas)
+        .replace("{version}", version)
+        .replace("{record}", record)
+}
+
+/// A value read from one column of type json.
+struct FromJson<T>(T);
+
+impl<'a, T: serde::de::DeserializeOwned> FromSql<'a> for FromJson<T> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        // An SQL_ASCII database sends its names' bytes as they are.
+        Ok(FromJson(serde_json::from_str(&String::from_utf8_lossy(
+            raw,
+        ))?))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::JSON
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A slot where all is well, 256 bytes behind.
+    pub fn good() -> serde_json::Value {
+        json!({
+            "now": "2026-01-02T03:04:05.678901+00:00", "database": "app",
+            "server": {"version": "15.18", "version_num": 150018, "system_identifier": "7713717331013726184", "timeline": 1,
+                "in_recovery": false, "wal_lsn": "0/1000200", "synchronous_standby_names": ""},
+            "slot": {"slot_name": "walpost", "plugin": "pgoutput", "slot_type": "logical", "database": "app", "active": true, "active_pid": 7,
+                "restart_lsn": "0/1000000", "confirmed_flush_lsn": "0/1000100", "wal_status": "reserved", "safe_wal_size": null},
+            "holder": {"pid": 7, "client": "127.0.0.1", "application": "walpost:walpost", "since": "2026-01-02T03:00:00+00:00", "sync_state": "async"},
+            "table": {"oid": 16387, "kind": "r", "partition": false},
+            "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true,
+                "names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}},
+            "schema_version": 1,
+            "record": {"slot": "walpost", "state": "ready", "system_identifier": "7713717331013726184", "database": "app", "plugin": "pgoutput",
+                "consistent_point": "0/FFFF00", "publication": {}, "life": 1, "epoch": 0, "confirmed_lsn": null}
+        })
+    }
+
+    pub fn facts() -> SlotFacts {
+        serde_json::from_value(good()).unwrap()
+    }
+
+    const COLUMNS: [&str; 9] = [
+        "event_id",
+        "aggregate_type",
+        "aggregate_id",
+        "aggregate_version",
+        "event_type",
+        "schema_version",
+        "payload",
+        "headers",
+        "occurred_at",
+    ];
+
+    pub fn names() -> Names {
+        Names {
+            slot: "walpost".into(),
+            publication: "walpost".into(),
+            table: TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            columns: COLUMNS.map(String::from).into(),
+        }
+    }
+
+    #[test]
+    fn mapped_columns_are_named_once() {
+        let mut config = Config::default();
+        config.outbox.push(
+            serde_json::from_value(
+                json!({"table": "public.outbox", "topic": "{tenant}.{event_type}"}),
+            )
+            .unwrap(),
+        );
+        let names = Names::of(&config).unwrap();
+        assert_eq!(
+            names.columns.iter().filter(|c| *c == "event_type").count(),
+            1
+        );
+        assert_eq!(names.columns.iter().filter(|c| *c == "tenant").count(), 1);
+        assert!(
+            COLUMNS.iter().all(|c| names.columns.iter().any(|n| n == c)),
+            "{:?}",
+            names.columns
+        );
+    }
+}

@@ -1,0 +1,294 @@
+//! The side connection: a task that checks slot and publication when asked, takes the slot over
+//! and notes progress. The relay never waits for it; its answers arrive like any other event.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::anyhow;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_postgres::{Client, error::SqlState, types::Type};
+use tracing::debug;
+
+use super::{
+    conninfo::ConnInfo,
+    slot::{Names, SlotFacts, facts, verdict},
+    sql,
+};
+use crate::{
+    error::{Failure, Stop},
+    lsn::{Lsn, PgTime},
+    state::State,
+};
+
+/// A statement that takes longer is given up and the connection with it.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How soon the end of an idle side connection is noticed: a server that shuts down ends it first.
+const CLOSED_POLL: Duration = Duration::from_millis(200);
+
+/// What is asked of the task; one question at a time.
+#[derive(Debug)]
+pub enum Question {
+    /// Look, and note progress first if there is any.
+    Check(Option<Progress>),
+    /// We hold the locks: the epochs before this one have passed.
+    TakeOver,
+}
+
+/// What `walpost.slot` says of the publisher's way.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    pub epoch: i64,
+    pub confirmed: Lsn,
+    /// Of the newest settled row.
+    pub committed_at: PgTime,
+}
+
+#[derive(Debug)]
+pub enum Answer {
+    /// Slot and publication are as they must be.
+    Fine(Box<SlotFacts>),
+    /// The new epoch.
+    TakenOver(i64),
+    /// They aren't, or nobody may look: no position may move.
+    Broken(Stop),
+    /// Nothing is known: the connection failed. Also told when nobody asked.
+    Lost(anyhow::Error),
+    /// The server refuses new connections because it stops (or starts).
+    ServerStopping,
+}
+
+/// The relay's end of the task.
+pub struct Watch {
+    questions: mpsc::Sender<Question>,
+    answers: mpsc::Receiver<Answer>,
+    waiting: bool,
+}
+
+/// Anybody's way to fresh facts; the regular check isn't disturbed.
+#[derive(Clone)]
+pub struct Refresh(mpsc::Sender<oneshot::Sender<SlotFacts>>);
+
+impl Refresh {
+    /// `None` when the side connection has no answer.
+    pub async fn facts(&self) -> Option<SlotFacts> {
+        let (ask, answer) = oneshot::channel();
+        self.0.send(ask).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+impl Watch {
+    pub fn spawn(info: ConnInfo, names: Names, state: Arc<State>) -> (Watch, Refresh) {
+        let (questions, questioned) = mpsc::channel(1);
+        let (answer, answers) = mpsc::channel(4);
+        let (refresh, refreshes) = mpsc::channel(4);
+        let task = Task {
+            info,
+            names,
+            state,
+            client: None,
+        };
+        tokio::spawn(task.run(questioned, answer, refreshes));
+        (
+            Watch {
+                questions,
+                answers,
+                waiting: false,
+            },
+            Refresh(refresh),
+        )
+    }
+
+    /// Asks; `false` when an answer is still awaited.
+    pub fn ask(&mut self, question: Question) -> bool {
+        let asked = !self.waiting && self.questions.try_send(question).is_ok();
+        self.waiting |= asked;
+        asked
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    /// The next answer; cancel-safe.
+    pub async fn answer(&mut self) -> Answer {
+        let ended = || Answer::Lost(anyhow!("the task of the side connection ended"));
+        let answer = self.answers.recv().await.unwrap_or_else(ended);
+        // A loss comes unasked too; a question that was under way has its own answer then.
+        if !matches!(answer, Answer::ServerStopping | Answer::Lost(_)) || self.waiting {
+            self.waiting = false;
+        }
+        answer
+    }
+
+    /// Asks and waits, an older answer left aside.
+    pub async fn ask_now(&mut self, question: Question) -> Answer {
+        while self.waiting {
+            self.answer().await;
+        }
+        while self.answers.try_recv().is_ok() {}
+        self.ask(question);
+        self.answer().await
+    }
+}
+
+struct Task {
+    info: ConnInfo,
+    names: Names,
+    state: Arc<State>,
+    client: Option<Client>,
+}
+
+impl Task {
+    async fn run(
+        mut self,
+        mut questions: mpsc::Receiver<Question>,
+        answers: mpsc::Sender<Answer>,
+        mut refreshes: mpsc::Receiver<oneshot::Sender<SlotFacts>>,
+    ) {
+        let mut closed = interval(CLOSED_POLL);
+        closed.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let answer = tokio::select! {
+                question = questions.recv() => match question {
+                    None => return,
+                    Some(question) => self.answer(question).await,
+                },
+                Some(ask) = refreshes.recv() => {
+                    if let Answer::Fine(facts) = self.answer(Question::Check(None)).await {
+                        // Nobody waits for it any more: then nobody needs it.
+                        let _ = ask.send(*facts);
+                    }
+                    continue;
+                }
+                _ = closed.tick() => match &self.client {
+                    Some(client) if client.is_closed() => {
+                        self.client = None;
+                        match self.connect().await {
+                            Ok(()) => continue,
+                            Err(answer) => answer,
+                        }
+                    }
+                    _ => continue,
+                },
+            };
+            if answers.send(answer).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn answer(&mut self, question: Question) -> Answer {
+        match timeout(STATEMENT_TIMEOUT, self.ask_server(question)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(answer)) => {
+                self.client = None;
+                answer
+            }
+            Err(_) => {
+                self.client = None;
+                Answer::Lost(anyhow!(
+                    "the check of slot {} had no answer within {} s",
+                    self.names.slot,
+                    STATEMENT_TIMEOUT.as_secs()
+                ))
+            }
+        }
+    }
+
+    async fn ask_server(&mut self, question: Question) -> Result<Answer, Answer> {
+        if self.client.as_ref().is_none_or(Client::is_closed) {
+            self.connect().await?;
+        }
+        let client = self.client.as_ref().expect("connected above");
+        let answer = match question {
+            Question::TakeOver => take_over(client, &self.names.slot)
+                .await
+                .map(Answer::TakenOver),
+            Question::Check(progress) => {
+                if let Some(progress) = progress {
+                    note(client, &self.names.slot, &progress)
+                        .await
+                        .map_err(lost)?;
+                }
+                let facts = facts(client, &self.names).await.map_err(lost)?;
+                self.state.lock().slot = Some((facts.clone(), Instant::now()));
+                Ok(match verdict(&facts, &self.names) {
+                    // The relay logs warnings when they change; a check repeats them.
+                    Ok(_) if facts.server.in_recovery => Answer::Lost(anyhow!(
+                        "database {} is on a standby in recovery, not on the primary",
+                        self.info.database
+                    )),
+                    Ok(_) => Answer::Fine(Box::new(facts)),
+                    Err(stop) => Answer::Broken(stop),
+                })
+            }
+        };
+        answer.map_err(lost)
+    }
+
+    async fn connect(&mut self) -> Result<(), Answer> {
+        let application = format!("walpost:{}", self.names.slot);
+        match sql::connect(&self.info, &application).await {
+            Ok(client) => {
+                debug!("side connection open");
+                self.client = Some(client);
+                Ok(())
+            }
+            Err(Failure::Stop(stop)) => Err(Answer::Broken(stop)),
+            Err(Failure::Passing(error)) if is_cannot_connect_now(&error) => {
+                Err(Answer::ServerStopping)
+            }
+            Err(Failure::Passing(error)) => Err(Answer::Lost(error)),
+        }
+    }
+}
+
+fn lost(error: tokio_postgres::Error) -> Answer {
+    Answer::Lost(anyhow::Error::new(error).context("check the slot"))
+}
+
+fn is_cannot_connect_now(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let error = cause.downcast_ref::<tokio_postgres::Error>();
+        error.and_then(tokio_postgres::Error::code) == Some(&SqlState::CANNOT_CONNECT_NOW)
+    })
+}
+
+async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
+    let rows = client
+        .query_typed(
+            "UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
+               holder = pg_catalog.current_setting('application_name')
+             WHERE slot = $1 RETURNING epoch",
+            &[(&slot, Type::TEXT)],
+        )
+        .await?;
+    // The check before this one saw the row.
+    Ok(rows.first().map_or(0, |row| row.get(0)))
+}
+
+/// PostgreSQL's clock starts in 2000.
+async fn note(client: &Client, slot: &str, p: &Progress) -> Result<(), tokio_postgres::Error> {
+    let confirmed = p.confirmed.to_string();
+    client
+        .query_typed(
+            "UPDATE walpost.slot SET confirmed_lsn = $3::pg_catalog.pg_lsn, updated_at = pg_catalog.now(),
+               committed_at = '2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond'
+             WHERE slot = $1 AND epoch = $2",
+            &[
+                (&slot, Type::TEXT),
+                (&p.epoch, Type::INT8),
+                (&confirmed, Type::TEXT),
+                (&p.committed_at.micros(), Type::INT8),
+            ],
+        )
+        .await
+        .map(drop)
+}
