@@ -135,9 +135,7 @@ impl Walpost {
     /// Any command in the background; arguments that start with `--` may come before it.
     pub fn spawn(&self, arguments: &[&str]) -> Run {
         let n = self.calls.fetch_add(1, Ordering::Relaxed);
-        let mut command = Command::new(
-            std::env::var("WALPOST_TEST_BIN").unwrap_or(env!("CARGO_BIN_EXE_walpost").into()),
-        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_walpost"));
         let ours = |name: &str| {
             name.starts_with("WALPOST_")
                 || name.starts_with("PG")
