@@ -16,3 +16,4 @@ pub mod sender;
 pub mod shutdown;
 pub mod state;
 pub mod status;
+pub mod verdict;

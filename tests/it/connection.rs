@@ -1,0 +1,213 @@
+//! Ways to PostgreSQL: TLS in all its modes, Unix sockets.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+};
+
+use openssl::{
+    asn1::Asn1Time,
+    bn::BigNum,
+    ec::{EcGroup, EcKey},
+    hash::MessageDigest,
+    nid::Nid,
+    pkey::{PKey, Private},
+    x509::{
+        X509, X509Builder, X509NameBuilder,
+        extension::{BasicConstraints, SubjectAlternativeName},
+    },
+};
+
+use crate::harness::{
+    Scene,
+    kafka::Kafka,
+    postgres::Cluster,
+    process::{new_folder, server_user},
+};
+
+struct Issued {
+    certificate: X509,
+    key: PKey<Private>,
+}
+
+/// A certificate for this name, signed by the issuer, or by itself.
+fn issue(name: &str, issuer: Option<&Issued>) -> Issued {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
+    let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
+    let mut subject = X509NameBuilder::new().expect("a name");
+    subject.append_entry_by_text("CN", name).expect("a name");
+    let subject = subject.build();
+    let mut builder = X509Builder::new().expect("a certificate");
+    builder.set_version(2).expect("version 3");
+    let serial = BigNum::from_u32(u32::from(issuer.is_some()) + 1).expect("a number");
+    builder
+        .set_serial_number(&serial.to_asn1_integer().expect("a number"))
+        .expect("a serial number");
+    builder.set_subject_name(&subject).expect("a subject");
+    let issuer_name = issuer.map_or(&*subject, |issuer| issuer.certificate.subject_name());
+    builder.set_issuer_name(issuer_name).expect("an issuer");
+    builder
+        .set_not_before(&Asn1Time::days_from_now(0).expect("a time"))
+        .expect("a time");
+    builder
+        .set_not_after(&Asn1Time::days_from_now(2).expect("a time"))
+        .expect("a time");
+    builder.set_pubkey(&key).expect("a public key");
+    if issuer.is_none() {
+        let extension = BasicConstraints::new()
+            .critical()
+            .ca()
+            .build()
+            .expect("an extension");
+        builder.append_extension(extension).expect("an extension");
+    } else {
+        let context = builder.x509v3_context(None, None);
+        let names = SubjectAlternativeName::new()
+            .dns(name)
+            .build(&context)
+            .expect("an extension");
+        builder.append_extension(names).expect("an extension");
+    }
+    let signer = issuer.map_or(&key, |issuer| &issuer.key);
+    builder
+        .sign(signer, MessageDigest::sha256())
+        .expect("a signature");
+    Issued {
+        certificate: builder.build(),
+        key,
+    }
+}
+
+/// A cluster that takes the publisher by TLS alone, with a certificate for this name.
+fn cluster(name: &str, authority: &Issued) -> Cluster {
+    let server = issue(name, Some(authority));
+    Cluster::prepared("ssl = on", |data| {
+        let write = |file: &str, bytes: Vec<u8>| {
+            let path = data.join(file);
+            fs::write(&path, bytes).expect("write a file of the server's");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+            if let Some((uid, gid)) = server_user() {
+                chown(&path, Some(uid), Some(gid)).expect("chown");
+            }
+        };
+        write("server.crt", server.certificate.to_pem().expect("PEM"));
+        write(
+            "server.key",
+            server.key.private_key_to_pem_pkcs8().expect("PEM"),
+        );
+        let access =
+            "host all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
+        write("pg_hba.conf", access.into());
+    })
+}
+
+fn root_file(folder: &Path, name: &str, authority: &Issued) -> String {
+    let path = folder.join(name);
+    fs::write(&path, authority.certificate.to_pem().expect("PEM"))
+        .expect("write a root certificate");
+    path.display().to_string()
+}
+
+#[test]
+fn every_ssl_mode_accepts_and_refuses_what_libpq_does() {
+    let (authority, stranger) = (issue("walpost tests", None), issue("somebody else", None));
+    let folder = new_folder("tls");
+    let (ours, theirs) = (
+        root_file(&folder, "ours.pem", &authority),
+        root_file(&folder, "theirs.pem", &stranger),
+    );
+    // (the certificate's name, what the URL asks, whether that works)
+    let cases = [
+        ("localhost", "sslmode=verify-full&sslrootcert=OURS", true),
+        ("localhost", "sslmode=verify-full&sslrootcert=THEIRS", false),
+        ("localhost", "sslmode=verify-ca&sslrootcert=THEIRS", false),
+        ("localhost", "sslmode=require&sslrootcert=THEIRS", false),
+        ("localhost", "sslmode=require", true),
+        ("localhost", "sslmode=prefer", true),
+        ("localhost", "sslmode=disable", false),
+        (
+            "elsewhere.example",
+            "sslmode=verify-full&sslrootcert=OURS",
+            false,
+        ),
+        (
+            "elsewhere.example",
+            "sslmode=verify-ca&sslrootcert=OURS",
+            true,
+        ),
+    ];
+    for name in ["localhost", "elsewhere.example"] {
+        let cluster = cluster(name, &authority);
+        let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+        let (_, port) = scene.server.address();
+        let plain = scene.server.url_at("localhost", port, &scene.tag);
+        scene.create_topic("order", 1, &[]);
+        let mut sent = 0;
+        for (_, ask, works) in cases.iter().filter(|(of, ..)| *of == name) {
+            let ask = ask.replace("OURS", &ours).replace("THEIRS", &theirs);
+            let mut walpost = scene.walpost();
+            walpost.set("postgres.url", format!("{plain}?{ask}"));
+            let init = walpost.command(&["init", "--create-table"]);
+            if !works {
+                init.expect(1, &["ssl|tls|certificate|encryption|no pg_hba.conf entry"]);
+                continue;
+            }
+            init.expect(0, &[]);
+            let mut run = scene.started(&walpost);
+            let ssl = scene.sql.value(&format!(
+                "SELECT ssl FROM pg_stat_ssl WHERE pid = {}",
+                scene.walsender()
+            ));
+            assert_eq!(ssl.as_deref(), Some("t"), "{ask}");
+            sent += 1;
+            scene.insert("a", 1);
+            scene.wait_records(sent);
+            run.stop(0);
+        }
+        assert!(sent > 0);
+        scene.judge_once(sent);
+    }
+}
+
+#[test]
+fn a_unix_socket_works() {
+    let folder = new_folder("socket");
+    if let Some((uid, gid)) = server_user() {
+        chown(&folder, Some(uid), Some(gid)).expect("chown");
+    }
+    let cluster = Cluster::prepared(
+        &format!("unix_socket_directories = '{}'", folder.display()),
+        |data| {
+            let mut access =
+                fs::read_to_string(data.join("pg_hba.conf")).expect("read pg_hba.conf");
+            access += "local all all scram-sha-256\nlocal replication all scram-sha-256\n";
+            fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
+        },
+    );
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let (_, port) = scene.server.address();
+    let (user, password, tag) = (
+        scene.server.publisher_name(),
+        scene.server.publisher_password(),
+        &scene.tag,
+    );
+    scene.create_topic("order", 1, &[]);
+    let mut walpost = scene.walpost();
+    walpost.set(
+        "postgres.url",
+        format!(
+            "host={} port={port} user={user} password={password} dbname={tag}",
+            folder.display()
+        ),
+    );
+    walpost.init();
+    let _run = scene.started(&walpost);
+    let client = scene.sql.value(&format!(
+        "SELECT client_addr FROM pg_stat_activity WHERE pid = {}",
+        scene.walsender()
+    ));
+    assert_eq!(client, None, "it came by TCP");
+    scene.insert("a", 2);
+    scene.judge_once(2);
+}

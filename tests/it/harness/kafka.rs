@@ -1,0 +1,171 @@
+//! Kafka from outside: topics, rights.
+
+use std::{
+    path::Path,
+    process::Command,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    client::DefaultClientContext,
+};
+
+use super::{
+    block_on,
+    records::{Record, Tail},
+    services, until,
+};
+
+/// A cluster, seen by a user who may do everything.
+pub struct Kafka {
+    pub brokers: String,
+    admin: AdminClient<DefaultClientContext>,
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+impl Kafka {
+    /// The one all tests share.
+    pub fn shared() -> Arc<Kafka> {
+        static SHARED: LazyLock<Arc<Kafka>> =
+            LazyLock::new(|| Arc::new(Kafka::at(services::setting("KAFKA_BROKERS"))));
+        SHARED.clone()
+    }
+
+    pub fn at(brokers: &str) -> Kafka {
+        let admin = ClientConfig::new()
+            .set("bootstrap.servers", brokers)
+            .set("log_level", "2")
+            .create()
+            .expect("an admin client");
+        Kafka {
+            brokers: brokers.to_owned(),
+            admin,
+        }
+    }
+
+    /// Makes a topic and waits until every partition has a leader.
+    pub fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let new = NewTopic {
+            name: topic,
+            num_partitions: partitions,
+            replication: TopicReplication::Fixed(1),
+            config: settings.to_vec(),
+        };
+        let results = block_on(
+            self.admin
+                .create_topics([&new], &AdminOptions::new().operation_timeout(Some(LIMIT))),
+        );
+        for result in results.expect("create a topic") {
+            result.unwrap_or_else(|(topic, error)| panic!("create topic {topic}: {error}"));
+        }
+        until(format_args!("topic {topic} has leaders"), 20, || {
+            let partitions = self.partitions(topic)?;
+            partitions
+                .iter()
+                .all(|(_, leader)| *leader >= 0)
+                .then_some(())
+        });
+    }
+
+    /// (number, leader) of each partition; `None` without the topic or an answer.
+    fn partitions(&self, topic: &str) -> Option<Vec<(i32, i32)>> {
+        let metadata = self
+            .admin
+            .inner()
+            .fetch_metadata(Some(topic), Duration::from_secs(5))
+            .ok()?;
+        let found = metadata
+            .topics()
+            .iter()
+            .find(|t| t.name() == topic && t.error().is_none())?;
+        let partitions: Vec<_> = found
+            .partitions()
+            .iter()
+            .map(|p| (p.id(), p.leader()))
+            .collect();
+        (!partitions.is_empty()).then_some(partitions)
+    }
+
+    pub fn exists(&self, topic: &str) -> bool {
+        let metadata = self
+            .admin
+            .inner()
+            .fetch_metadata(None, LIMIT)
+            .expect("metadata of Kafka");
+        metadata.topics().iter().any(|t| t.name() == topic)
+    }
+
+    pub fn answers(&self) -> bool {
+        self.admin
+            .inner()
+            .fetch_metadata(None, Duration::from_secs(2))
+            .is_ok()
+    }
+
+    /// Best effort: a broker that is gone needs no tidying.
+    pub fn delete(&self, topics: &[String]) {
+        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let options = AdminOptions::new()
+            .operation_timeout(Some(Duration::from_secs(5)))
+            .request_timeout(Some(Duration::from_secs(5)));
+        let _ = block_on(self.admin.delete_topics(&names, &options));
+    }
+
+    /// Lets a user write to the topic, with Kafka's own tool: the client library has no call for it.
+    pub fn allow(&self, user: &str, topic: &str) {
+        let libraries = Path::new(services::setting("WALPOST_TEST_KAFKA_LIBS")).join("*");
+        let output = Command::new("java")
+            .args(["-XX:TieredStopAtLevel=1", "-cp"])
+            .arg(libraries)
+            .args([
+                "org.apache.kafka.tools.AclCommand",
+                "--bootstrap-server",
+                &self.brokers,
+                "--add",
+                "--producer",
+            ])
+            .args([
+                "--allow-principal",
+                &format!("User:{user}"),
+                "--topic",
+                topic,
+            ])
+            .output()
+            .expect("run java");
+        assert!(
+            output.status.success(),
+            "AclCommand: {}",
+            String::from_utf8_lossy(&output.stdout)
+        );
+    }
+
+    pub fn tail(&self, topic: &str) -> Tail {
+        Tail::new(
+            &self.brokers,
+            topic,
+            &until(format_args!("metadata of topic {topic}"), 20, || {
+                self.partitions(topic)
+            }),
+        )
+    }
+
+    /// Every record of the topic up to its present end, by partition and offset.
+    pub fn read(&self, topic: &str) -> Vec<Record> {
+        let mut tail = self.tail(topic);
+        tail.read_to_end();
+        tail.records.sort_by_key(|r| (r.partition, r.offset));
+        tail.records
+    }
+
+    /// The records of the topic once there are so many; more may be among them.
+    #[track_caller]
+    pub fn wait(&self, topic: &str, count: usize, seconds: u64) -> Vec<Record> {
+        let mut tail = self.tail(topic);
+        tail.wait(count, seconds);
+        tail.records
+    }
+}

@@ -1,0 +1,216 @@
+//! Brokers of the tests' own: one to stop, and one whose listeners stand behind proxies.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, Condvar, LazyLock, Mutex},
+    time::Duration,
+};
+
+use rustix::process::Signal;
+
+use super::{
+    free_port,
+    kafka::Kafka,
+    process::{Process, new_folder},
+    proxy::Proxy,
+    services, until,
+};
+
+/// A one-node broker in a folder of its own.
+pub struct KafkaServer {
+    pub kafka: Arc<Kafka>,
+    folder: PathBuf,
+    process: Process,
+}
+
+impl KafkaServer {
+    pub fn start() -> KafkaServer {
+        KafkaServer::with_listeners(&[])
+    }
+
+    /// `listeners`: (port to listen on, port to advertise), beside the plain one.
+    fn with_listeners(listeners: &[(u16, u16)]) -> KafkaServer {
+        let (folder, port, controller) = (new_folder("kafka"), free_port(), free_port());
+        let template = services::root().join("scripts/kafka/server.properties");
+        let template = fs::read_to_string(&template)
+            .unwrap_or_else(|error| panic!("read {template:?}: {error}"));
+        let data = folder.join("data");
+        let mut settings = template
+            .replace("@PORT@", &port.to_string())
+            .replace("@CONTROLLER_PORT@", &controller.to_string())
+            .replace("@DATA@", &data.display().to_string());
+        let (mut listen, mut advertise) = (
+            format!("PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"),
+            format!("PLAINTEXT://127.0.0.1:{port}"),
+        );
+        let mut protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
+        for (n, (behind, front)) in listeners.iter().enumerate() {
+            write!(listen, ",PROXIED{n}://127.0.0.1:{behind}").expect("format");
+            write!(advertise, ",PROXIED{n}://127.0.0.1:{front}").expect("format");
+            write!(protocols, ",PROXIED{n}:PLAINTEXT").expect("format");
+        }
+        // A later line wins. A killed broker may come back only when its last session has ended.
+        write!(settings, "\nlisteners={listen}\nadvertised.listeners={advertise}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT\n\
+             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n")
+            .expect("format");
+        fs::write(folder.join("server.properties"), settings).expect("write server.properties");
+        let format = java(&folder)
+            .args([
+                "kafka.tools.StorageTool",
+                "format",
+                "--cluster-id",
+                "5L6g3nShT-eMCtK--X86sw",
+                "--config",
+            ])
+            .arg(folder.join("server.properties"))
+            .output()
+            .expect("run java");
+        assert!(
+            format.status.success(),
+            "format the storage: {}",
+            String::from_utf8_lossy(&format.stdout)
+        );
+        let process = broker(&folder);
+        let server = KafkaServer {
+            kafka: Arc::new(Kafka::at(&format!("127.0.0.1:{port}"))),
+            folder,
+            process,
+        };
+        server.wait();
+        server
+    }
+
+    fn wait(&self) {
+        until(
+            format_args!(
+                "the broker answers; its log is {:?}",
+                self.folder.join("log")
+            ),
+            90,
+            || self.kafka.answers().then_some(()),
+        );
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    pub fn restart(&mut self) {
+        self.process = broker(&self.folder);
+        self.wait();
+    }
+
+    /// Stops it in its tracks; connections stay open and nothing answers.
+    pub fn freeze(&mut self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    pub fn thaw(&mut self) {
+        self.process.signal(Signal::CONT);
+    }
+}
+
+fn broker(folder: &Path) -> Process {
+    let log = folder.join("log");
+    Process::start(
+        java(folder)
+            .arg("kafka.Kafka")
+            .arg(folder.join("server.properties")),
+        &log,
+        &log,
+        "KILL",
+    )
+    .expect("start Kafka")
+}
+
+fn java(folder: &Path) -> Command {
+    let mut java = Command::new("java");
+    let logging = format!(
+        "-Dlog4j2.configurationFile={}",
+        services::root()
+            .join("scripts/kafka/log4j2.properties")
+            .display()
+    );
+    java.current_dir(folder)
+        // Quick to start, on few cores, beside the tests.
+        .args([
+            "-Xms128m",
+            "-Xmx384m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            &logging,
+            "-cp",
+        ])
+        .arg(Path::new(services::setting("WALPOST_TEST_KAFKA_LIBS")).join("*"));
+    java
+}
+
+/// As many tests can break their connection at the same time.
+const LISTENERS: usize = 6;
+
+/// A broker that all tests share; each has a listener of its own behind a proxy of its own.
+struct Pool {
+    server: KafkaServer,
+    free: Mutex<Vec<Proxy>>,
+    returned: Condvar,
+}
+
+static POOL: LazyLock<Pool> = LazyLock::new(|| {
+    let ports: Vec<(u16, u16)> = (0..LISTENERS).map(|_| (free_port(), free_port())).collect();
+    let free = ports
+        .iter()
+        .map(|(behind, front)| {
+            Proxy::listening(*front, SocketAddr::from(([127, 0, 0, 1], *behind)))
+        })
+        .collect();
+    Pool {
+        server: KafkaServer::with_listeners(&ports),
+        free: Mutex::new(free),
+        returned: Condvar::new(),
+    }
+});
+
+/// A way to Kafka that can be broken, without harm to other tests.
+pub struct Breakable {
+    proxy: Option<Proxy>,
+}
+
+impl Breakable {
+    pub fn take() -> Breakable {
+        let free = POOL.free.lock().expect("no panic under this lock");
+        let mut free = POOL
+            .returned
+            .wait_while(free, |free| free.is_empty())
+            .expect("no panic under this lock");
+        Breakable { proxy: free.pop() }
+    }
+
+    /// The cluster by its undisturbed way.
+    pub fn kafka(&self) -> Arc<Kafka> {
+        POOL.server.kafka.clone()
+    }
+
+    pub fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("kept until dropped")
+    }
+}
+
+impl Drop for Breakable {
+    fn drop(&mut self) {
+        if let Some(proxy) = self.proxy.take() {
+            proxy.forward();
+            proxy.reset();
+            // Long enough for every thread of the proxy to see it, before the next test comes.
+            std::thread::sleep(Duration::from_millis(100));
+            POOL.free
+                .lock()
+                .expect("no panic under this lock")
+                .push(proxy);
+            POOL.returned.notify_one();
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! PostgreSQL: the shared server, and clusters of a test's own.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustix::process::Signal;
+use tokio_postgres::{Config, config::Host};
+
+use super::{
+    free_port,
+    process::{Process, as_server_user, new_folder, server_user},
+    services,
+    sql::Sql,
+    until,
+};
+
+/// A server as the tests use it: the superuser looks and writes, role `walpost` publishes.
+pub struct Server {
+    superuser: Config,
+    publisher: Config,
+}
+
+impl Server {
+    /// The one all tests share.
+    pub fn shared() -> Arc<Server> {
+        static SHARED: LazyLock<Arc<Server>> = LazyLock::new(|| {
+            let config = |name| {
+                services::setting(name)
+                    .parse()
+                    .unwrap_or_else(|error| panic!("{name}: {error}"))
+            };
+            Arc::new(Server {
+                superuser: config("WALPOST_TEST_PG_SUPERUSER_URL"),
+                publisher: config("DATABASE_URL"),
+            })
+        });
+        SHARED.clone()
+    }
+
+    /// The superuser's login to a database.
+    pub fn superuser(&self, database: &str) -> Config {
+        self.superuser
+            .clone()
+            .dbname(database)
+            .application_name("walpost tests")
+            .to_owned()
+    }
+
+    /// The superuser in the maintenance database.
+    pub fn admin(&self) -> Sql {
+        Sql::new(self.superuser("postgres"))
+    }
+
+    pub fn address(&self) -> (String, u16) {
+        let host = match self.publisher.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            other => panic!("DATABASE_URL names no TCP host: {other:?}"),
+        };
+        (
+            host,
+            self.publisher.get_ports().first().copied().unwrap_or(5432),
+        )
+    }
+
+    pub fn publisher_name(&self) -> &str {
+        self.publisher.get_user().expect("a user in DATABASE_URL")
+    }
+
+    pub fn publisher_password(&self) -> String {
+        String::from_utf8_lossy(
+            self.publisher
+                .get_password()
+                .expect("a password in DATABASE_URL"),
+        )
+        .into_owned()
+    }
+
+    /// What `postgres.url` says for the publisher in this database.
+    pub fn url(&self, database: &str) -> String {
+        let (host, port) = self.address();
+        self.url_at(&host, port, database)
+    }
+
+    /// The same, by another address.
+    pub fn url_at(&self, host: &str, port: u16, database: &str) -> String {
+        url(
+            self.publisher_name(),
+            &self.publisher_password(),
+            host,
+            port,
+            database,
+        )
+    }
+}
+
+pub fn url(user: &str, password: &str, host: &str, port: u16, database: &str) -> String {
+    let encode = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    format!(
+        "postgres://{}:{}@{host}:{port}/{}",
+        encode(user),
+        encode(password),
+        encode(database)
+    )
+}
+
+/// A throw-away cluster, for tests that need settings of their own or that stop the server.
+pub struct Cluster {
+    pub server: Arc<Server>,
+    data: PathBuf,
+    log: PathBuf,
+    process: Process,
+}
+
+const PASSWORD: &str = "cluster-secret-4711";
+
+/// Enough for any test; durability is not what is tested here.
+const SETTINGS: &str = "wal_level = logical\nfsync = off\nfull_page_writes = off\nmax_wal_senders = 20\n\
+    max_replication_slots = 20\nmax_prepared_transactions = 20\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = ''\n\
+    max_wal_size = '4GB'\nlog_replication_commands = on\n";
+
+impl Cluster {
+    /// A cluster with these lines at the end of postgresql.conf.
+    pub fn start(settings: &str) -> Cluster {
+        Cluster::prepared(settings, |_| ())
+    }
+
+    /// `prepare` may change the data folder before the server starts.
+    pub fn prepared(settings: &str, prepare: impl FnOnce(&Path)) -> Cluster {
+        let (folder, port) = (new_folder("postgres"), free_port());
+        if let Some((uid, gid)) = server_user() {
+            std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
+                .expect("give the folder to the server's user");
+        }
+        let (data, log) = (folder.join("data"), folder.join("log"));
+        // `postgres` as superuser by trust: the tests come by TCP, the publisher has to log in.
+        run(as_server_user(&bin("initdb"))
+            .args([
+                "-U",
+                "postgres",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+                "--no-sync",
+                "-D",
+            ])
+            .arg(&data));
+        let mut text =
+            fs::read_to_string(data.join("postgresql.conf")).expect("read postgresql.conf");
+        write!(text, "\n{SETTINGS}port = {port}\n{settings}\n").expect("format");
+        fs::write(data.join("postgresql.conf"), text).expect("write postgresql.conf");
+        let access = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n\
+                      host replication all 127.0.0.1/32 scram-sha-256\n";
+        fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
+        prepare(&data);
+
+        let login = |user: &str| {
+            Config::new()
+                .host("127.0.0.1")
+                .port(port)
+                .user(user)
+                .connect_timeout(Duration::from_secs(5))
+                .to_owned()
+        };
+        let server = Arc::new(Server {
+            superuser: login("postgres"),
+            publisher: login("walpost").password(PASSWORD).to_owned(),
+        });
+        let cluster = Cluster {
+            process: postmaster(&data, &log),
+            server,
+            data,
+            log,
+        };
+        cluster.wait();
+        cluster.server.admin().run(&format!(
+            "CREATE ROLE walpost LOGIN REPLICATION PASSWORD '{PASSWORD}'"
+        ));
+        cluster
+    }
+
+    fn wait(&self) {
+        let admin = self.server.admin();
+        until(
+            format_args!("PostgreSQL answers; its log is {:?}", self.log),
+            60,
+            || admin.try_rows("SELECT 1").ok(),
+        );
+    }
+
+    /// Stops with SIGINT (fast shutdown); how long it took.
+    pub fn stop(&mut self) -> Duration {
+        let began = Instant::now();
+        self.process.signal(Signal::INT);
+        self.process
+            .wait(Duration::from_secs(60))
+            .expect("PostgreSQL stops within a minute");
+        began.elapsed()
+    }
+
+    /// As after a crash: no shutdown checkpoint.
+    pub fn crash(&mut self) {
+        self.process.signal(Signal::QUIT);
+        self.process
+            .wait(Duration::from_secs(60))
+            .expect("PostgreSQL stops within a minute");
+    }
+
+    pub fn restart(&mut self) {
+        self.process = postmaster(&self.data, &self.log);
+        self.wait();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.process.signal(Signal::QUIT);
+        self.process.wait(Duration::from_secs(20));
+    }
+}
+
+fn postmaster(data: &Path, log: &Path) -> Process {
+    Process::start(
+        as_server_user(&bin("postgres")).arg("-D").arg(data),
+        log,
+        log,
+        "QUIT",
+    )
+    .expect("start PostgreSQL")
+}
+
+fn bin(program: &str) -> PathBuf {
+    Path::new(services::setting("WALPOST_TEST_PG_BIN")).join(program)
+}
+
+fn run(command: &mut Command) {
+    let output = command
+        .current_dir("/")
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

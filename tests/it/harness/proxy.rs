@@ -1,0 +1,261 @@
+//! A TCP proxy to stand between the publisher and a server, and to make trouble.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::SockRef;
+
+/// Forwards its port to the target, in whole or with a fault.
+pub struct Proxy {
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: SocketAddr,
+    /// Bytes per second toward the target; 0 for no limit.
+    rate: AtomicU64,
+    /// New connections vanish as behind a firewall.
+    swallowing: AtomicBool,
+    /// Set to stop the thread that accepts, which polls it.
+    closed: AtomicBool,
+    /// The port is closed: connections are refused.
+    refusing: AtomicBool,
+    pairs: Mutex<Vec<Arc<Pair>>>,
+}
+
+/// A client's connection and ours to the target.
+struct Pair {
+    fate: AtomicU8,
+}
+
+const ALIVE: u8 = 0;
+/// Nothing passes any more, not even the end.
+const SWALLOWED: u8 = 1;
+/// To be closed, with the end passed on.
+const CLOSED: u8 = 2;
+/// To be closed with a reset.
+const RESET: u8 = 3;
+
+/// How soon a change of mind reaches a thread that waits for bytes.
+const TICK: Duration = Duration::from_millis(20);
+
+impl Proxy {
+    pub fn new(target: SocketAddr) -> Proxy {
+        Proxy::listening(super::free_port(), target)
+    }
+
+    pub fn listening(port: u16, target: SocketAddr) -> Proxy {
+        let shared = Arc::new(Shared {
+            target,
+            rate: AtomicU64::new(0),
+            swallowing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            refusing: AtomicBool::new(false),
+            pairs: Mutex::default(),
+        });
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen as proxy");
+        let for_thread = shared.clone();
+        thread::spawn(move || for_thread.accept(port, listener));
+        Proxy { port, shared }
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Good again, for new connections; those that were swallowed stay so.
+    pub fn forward(&self) {
+        self.shared.swallowing.store(false, Relaxed);
+        self.shared.rate.store(0, Relaxed);
+        self.shared.refusing.store(false, Relaxed);
+    }
+
+    /// At most so many bytes a second toward the target, for each connection.
+    pub fn throttle(&self, bytes_per_second: u64) {
+        self.shared.rate.store(bytes_per_second, Relaxed);
+    }
+
+    /// Everything vanishes without a word, on old connections and on new ones.
+    pub fn swallow(&self) {
+        self.shared.swallowing.store(true, Relaxed);
+        self.end_all(SWALLOWED);
+    }
+
+    /// A reset for all connections; new ones are welcome.
+    pub fn reset(&self) {
+        self.end_all(RESET);
+    }
+
+    /// The port closes, and all connections are reset.
+    pub fn refuse(&self) {
+        self.shared.refusing.store(true, Relaxed);
+        self.end_all(RESET);
+    }
+
+    fn end_all(&self, fate: u8) {
+        for pair in self
+            .shared
+            .pairs
+            .lock()
+            .expect("no panic under this lock")
+            .iter()
+        {
+            // One that ends already keeps its end.
+            let _ = pair.fate.compare_exchange(ALIVE, fate, Relaxed, Relaxed);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Relaxed);
+        for pair in self
+            .shared
+            .pairs
+            .lock()
+            .expect("no panic under this lock")
+            .iter()
+        {
+            pair.fate.store(CLOSED, Relaxed);
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: Arc<Self>, port: u16, listener: TcpListener) {
+        let mut listener = Some(listener);
+        while !self.closed.load(Relaxed) {
+            if self.refusing.load(Relaxed) {
+                listener = None;
+            } else if listener.is_none() {
+                listener = TcpListener::bind(("127.0.0.1", port)).ok();
+            }
+            let Some(open) = &listener else {
+                thread::sleep(TICK);
+                continue;
+            };
+            open.set_nonblocking(true)
+                .expect("a socket that does not block");
+            match open.accept() {
+                Ok((client, _)) => self.clone().pair(client),
+                Err(_) => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    fn pair(self: Arc<Self>, client: TcpStream) {
+        let fate = if self.swallowing.load(Relaxed) {
+            SWALLOWED
+        } else {
+            ALIVE
+        };
+        let pair = Arc::new(Pair {
+            fate: AtomicU8::new(fate),
+        });
+        self.pairs
+            .lock()
+            .expect("no panic under this lock")
+            .push(pair.clone());
+        thread::spawn(move || {
+            let server = if fate == ALIVE {
+                TcpStream::connect(self.target).ok()
+            } else {
+                None
+            };
+            match server {
+                Some(server) => self.run(&pair, client, server),
+                // Dropping the client tells it that the target refuses.
+                None if fate == ALIVE => {}
+                None => pair.hold(client),
+            }
+            self.pairs
+                .lock()
+                .expect("no panic under this lock")
+                .retain(|other| !Arc::ptr_eq(other, &pair));
+        });
+    }
+
+    fn run(self: &Arc<Self>, pair: &Arc<Pair>, client: TcpStream, server: TcpStream) {
+        for stream in [&client, &server] {
+            stream.set_nonblocking(false).expect("a socket that blocks");
+            stream.set_read_timeout(Some(TICK)).expect("a timeout");
+            stream.set_nodelay(true).expect("no delay");
+        }
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        let up = {
+            let (shared, pair, client, server) =
+                (self.clone(), pair.clone(), client.clone(), server.clone());
+            thread::spawn(move || shared.pump(&pair, &client, &server, true))
+        };
+        self.pump(pair, &server, &client, false);
+        let _ = up.join();
+        if pair.fate.load(Relaxed) == RESET {
+            for stream in [&client, &server] {
+                let _ = SockRef::from(&**stream).set_linger(Some(Duration::ZERO));
+            }
+        }
+    }
+
+    fn pump(&self, pair: &Pair, from: &TcpStream, to: &TcpStream, upward: bool) {
+        let mut buffer = vec![0; 65_536];
+        let mut free_at = Instant::now();
+        loop {
+            match pair.fate.load(Relaxed) {
+                ALIVE => {}
+                SWALLOWED => {
+                    thread::sleep(TICK);
+                    continue;
+                }
+                _ => return,
+            }
+            let rate = if upward { self.rate.load(Relaxed) } else { 0 };
+            // A twentieth of a second's worth at a time keeps the flow even.
+            let most = if rate > 0 {
+                usize::try_from(rate / 20)
+                    .unwrap_or(usize::MAX)
+                    .clamp(1, buffer.len())
+            } else {
+                buffer.len()
+            };
+            let count = match (&*from).read(&mut buffer[..most]) {
+                Ok(count) => count,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
+                {
+                    continue;
+                }
+                Err(_) => 0,
+            };
+            if pair.fate.load(Relaxed) == SWALLOWED {
+                continue;
+            }
+            if rate > 0 {
+                free_at = free_at.max(Instant::now())
+                    + Duration::from_secs_f64(count as f64 / rate as f64);
+                thread::sleep(free_at.saturating_duration_since(Instant::now()));
+            }
+            if count == 0 || (&*to).write_all(&buffer[..count]).is_err() {
+                let _ = pair.fate.compare_exchange(ALIVE, CLOSED, Relaxed, Relaxed);
+                return;
+            }
+        }
+    }
+}
+
+impl Pair {
+    /// Keeps a swallowed connection open until the end.
+    fn hold(&self, _client: TcpStream) {
+        while self.fate.load(Relaxed) == SWALLOWED {
+            thread::sleep(TICK);
+        }
+    }
+}

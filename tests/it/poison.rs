@@ -1,0 +1,166 @@
+//! Events that can never be delivered stop the publisher, loudly, at their place.
+
+use crate::harness::{Scene, sql::quote};
+
+#[test]
+fn nothing_behind_a_too_large_record_in_its_batch_arrives_before_the_stop() {
+    // What keeps the records behind it back is librdkafka's enable.gapless.guarantee, which its
+    // documentation calls experimental: this test guards an upgrade.
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.properties.linger.ms", 200)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    scene.observe();
+    let mut run = scene.started(&walpost);
+    scene.insert("K", 1);
+    scene.wait_confirmed(20);
+
+    let (before, behind) = (scene.rows("K", 100, 20), scene.rows("K", 1, 30_000));
+    scene.sql.run(&before);
+    let bad = scene.sql.value(&behind).expect("an id");
+    let after = scene.rows("K", 300, 20);
+    scene.sql.run(&after);
+    let position = scene.positions()[&bad];
+    run.expect_end(
+        5,
+        &[
+            &bad,
+            &position.to_string(),
+            "too large|size",
+            &scene.topic("order"),
+        ],
+        30,
+    );
+
+    assert!(
+        scene.confirmed() <= position.commit,
+        "the slot passed the event"
+    );
+    let arrived = seqs(&scene);
+    assert_eq!(
+        arrived,
+        (1..=101).collect::<Vec<_>>(),
+        "what is before it, once, and nothing else"
+    );
+    walpost.run_to_end().expect(5, &[&bad]);
+    assert!(
+        seqs(&scene).iter().all(|seq| *seq <= 101),
+        "the next start passed it"
+    );
+}
+
+#[test]
+fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.properties.linger.ms", 200)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    let (before, bad, after) = (
+        scene.rows("K", 50, 20),
+        scene.rows("K", 1, 30_000),
+        scene.rows("K", 50, 20),
+    );
+    let ids = scene
+        .sql
+        .column(&format!("BEGIN; {before}; {bad}; {after}; COMMIT"));
+    run.expect_end(5, &[&ids[50]], 30);
+    assert_eq!(seqs(&scene), (1..=50).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_record_that_the_client_itself_refuses_stops_in_the_same_way() {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(1);
+    walpost.set("kafka.properties.message.max.bytes", 20_000);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 3);
+    let bad = scene.sql.value(&scene.rows("a", 1, 30_000)).expect("an id");
+    scene.insert("a", 3);
+    run.expect_end(5, &[&bad, "too large|size"], 30);
+    assert_eq!(seqs(&scene), [1, 2, 3]);
+}
+
+#[test]
+fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
+    let scene = Scene::new();
+    scene.create_topic("order", 2, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.properties.linger.ms", 100)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.sql.run(&scene.rows("a", 2_000, 270));
+    scene.judge_once(2_000);
+    run.assert_alive();
+}
+
+#[test]
+fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
+    for headers in ["'[1, 2]'", "'\"text\"'", "'null'"] {
+        let scene = Scene::new();
+        let walpost = scene.ready(1);
+        scene.observe();
+        let mut run = scene.started(&walpost);
+        let good = scene.insert("a", 3);
+        let bad = scene.insert_row(&[("headers", headers)]);
+        scene.insert("a", 1);
+        let position = scene.positions()[&bad];
+        run.expect_end(5, &[&bad, "headers", &position.to_string()], 30);
+        let arrived = scene.records();
+        assert_eq!(
+            arrived.iter().map(|r| r.event_id()).collect::<Vec<_>>(),
+            good,
+            "exactly what came before"
+        );
+        assert!(scene.confirmed() <= position.commit);
+        assert!(
+            scene.confirmed() >= scene.positions()[&good[2]].commit,
+            "what was delivered is not confirmed"
+        );
+    }
+}
+
+#[test]
+fn a_topic_name_that_kafka_cannot_have_stops_it() {
+    for name in ["a b/c".to_owned(), "x".repeat(300)] {
+        let scene = Scene::new();
+        let walpost = scene.ready(1);
+        let mut run = scene.started(&walpost);
+        let bad = scene.insert_row(&[("aggregate_type", &quote(Some(&name)))]);
+        run.expect_end(5, &[&bad, "topic"], 30);
+        assert!(scene.records().is_empty());
+    }
+}
+
+#[test]
+fn a_time_too_far_ahead_for_the_broker_stops_it() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 1);
+    let bad = scene.insert_row(&[("occurred_at", "now() + interval '2 days'")]);
+    run.expect_end(5, &[&bad, "timestamp"], 30);
+    assert_eq!(scene.records().len(), 1);
+}
+
+/// The `seq` of what is in topic `order`, in its order.
+fn seqs(scene: &Scene) -> Vec<u64> {
+    let seq = |value: &[u8]| {
+        serde_json::from_slice::<serde_json::Value>(value).expect("JSON")["seq"]
+            .as_u64()
+            .expect("a number")
+    };
+    scene
+        .records()
+        .iter()
+        .map(|r| seq(r.value.as_deref().expect("a value")))
+        .collect()
+}

@@ -1,0 +1,92 @@
+//! Two publishers: one publishes, the other waits and takes over.
+
+use serde_json::Value;
+
+use crate::harness::{Scene, always, until};
+
+#[test]
+fn a_second_run_waits_as_standby_and_takes_over() {
+    let scene = Scene::new();
+    let walpost = scene.ready(3);
+    let mut first = scene.started(&walpost);
+    let holder = scene.walsender();
+    let twin = walpost.twin();
+    let mut second = twin.start();
+    until("the twin is standby", 20, || {
+        (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
+    });
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    assert_eq!(scene.walsender(), holder, "never ends the holder");
+    second.wait_says(&holder.to_string(), 10);
+    let (code, body) = twin.get("/ready").expect("/ready");
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((code, &body["ready"]), (503, &Value::Bool(false)), "{body}");
+    assert!(
+        body["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("standby")),
+        "{body}"
+    );
+    let status = twin.api_status();
+    assert_eq!(status["holder"]["pid"].as_i64(), Some(holder), "{status}");
+    assert_eq!(
+        status["holder"]["application"],
+        format!("walpost:{}", scene.tag)
+    );
+    assert_eq!(twin.metric("walpost_role", "role=\"standby\""), Some(1.0));
+    assert_eq!(
+        walpost.metric("walpost_role", "role=\"publisher\""),
+        Some(1.0)
+    );
+    assert_eq!(walpost.api_status()["role"], "publisher");
+
+    first.stop(0);
+    let successor = until("the standby takes over", 5, || {
+        scene.slot()?.active_pid.filter(|pid| *pid != holder)
+    });
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    twin.wait_ready();
+    let _third = walpost.start();
+    until("the third is standby", 20, || {
+        (walpost.get("/api/status").is_some() && walpost.api_status()["role"] == "standby")
+            .then_some(())
+    });
+    second.kill();
+    until("the third takes over", 10, || {
+        scene.slot()?.active_pid.filter(|pid| *pid != successor)
+    });
+    scene.insert("a", 3);
+    scene.judge(9);
+}
+
+#[test]
+fn a_standby_ends_cleanly_when_told() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let _first = scene.started(&walpost);
+    let twin = walpost.twin();
+    let mut second = twin.start();
+    until("the twin is standby", 20, || {
+        (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
+    });
+    second.stop(0);
+}
+
+#[test]
+fn a_publisher_of_another_slot_on_the_same_table_waits() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let _first = scene.started(&walpost);
+    let mut other = walpost.twin();
+    other.set("postgres.slot", format!("{}_b", scene.tag));
+    other.init();
+    let mut second = other.start();
+    second.wait_says("slot", 20);
+    scene.insert("a", 20);
+    scene.wait_confirmed(20);
+    always("not ready", 2, || other.ready() != Some(200));
+    second.assert_alive();
+    assert_eq!(scene.records().len(), 20, "both published");
+}

@@ -1,0 +1,114 @@
+//! Topics that are missing or forbidden: their rows wait and are named, other topics flow.
+
+use serde_json::Value;
+
+use crate::harness::{Scene, Walpost, always, services, until};
+
+#[test]
+fn rows_of_an_unknown_topic_wait_named_while_others_flow() {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(3);
+    walpost.set("http.not_ready_after", "2s");
+    scene.observe();
+    let mut run = scene.started(&walpost);
+    let late = scene.topic("late");
+    scene.insert("a", 5);
+    let waiting: Vec<_> = (0..3)
+        .map(|_| scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]))
+        .collect();
+    scene.insert("a", 200);
+    scene.wait_records(205);
+    waits(&walpost, &late, 3);
+    let limit = scene.positions()[&waiting[0]].commit;
+    always("the slot stays before the waiting rows", 2, || {
+        scene.confirmed() <= limit
+    });
+    assert!(!scene.kafka.exists(&late), "walpost made the topic");
+
+    scene.create_topic("late", 1, &[]);
+    scene.judge_once(208);
+    until("/ready is true again", 20, || {
+        (walpost.ready() == Some(200)).then_some(())
+    });
+    assert_eq!(
+        walpost.api_status()["waiting_topics"],
+        Value::Array(Vec::new())
+    );
+    run.assert_alive();
+}
+
+#[test]
+fn rows_that_wait_for_a_topic_survive_a_kill() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert_row(&[("aggregate_type", "'late'")]);
+    scene.insert("a", 20);
+    scene.wait_records(20);
+    run.kill();
+    scene.create_topic("late", 1, &[]);
+    until("the slot is free", 20, || {
+        scene.slot()?.active_pid.is_none().then_some(())
+    });
+    let _run = scene.started(&walpost);
+    scene.judge(21);
+}
+
+#[test]
+fn rows_of_a_forbidden_topic_wait_named_until_it_is_allowed() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[]);
+    scene.create_topic("secret", 1, &[]);
+    scene.kafka.allow("alice", &scene.topic("order"));
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.brokers", services::setting("KAFKA_SASL_BROKERS"))
+        .set("kafka.properties.security.protocol", "SASL_PLAINTEXT")
+        .set("kafka.properties.sasl.mechanism", "PLAIN")
+        .set("kafka.properties.sasl.username", "alice")
+        .set("kafka.properties.sasl.password", "alice-secret")
+        .set("http.not_ready_after", "2s");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    let secret = scene.topic("secret");
+    scene.insert("a", 3);
+    for _ in 0..2 {
+        scene.insert_row(&[("aggregate_type", "'secret'"), ("aggregate_id", "'secret'")]);
+    }
+    scene.insert("a", 30);
+    scene.wait_records(33);
+    let reason = waits(&walpost, &secret, 2);
+    assert!(reason.to_lowercase().contains("authori"), "{reason}");
+    scene.kafka.allow("alice", &secret);
+    scene.judge_once(35);
+    run.assert_alive();
+    assert!(!run.says("alice-secret"), "the password is in the log");
+}
+
+/// `/ready` and `status --json` name the topic with its rows; the reason they give.
+#[track_caller]
+fn waits(walpost: &Walpost, topic: &str, rows: u64) -> String {
+    until("/ready names the topic", 30, || {
+        let (code, body) = walpost.get("/ready")?;
+        (code == 503 && body.contains(topic)).then_some(())
+    });
+    let status = walpost.command(&["status", "--json"]).expect(0, &[]).json();
+    let [waiting] = status["waiting_topics"]
+        .as_array()
+        .expect("an array")
+        .as_slice()
+    else {
+        panic!("one waiting topic: {status}")
+    };
+    assert_eq!(
+        (waiting["topic"].as_str(), waiting["rows"].as_u64()),
+        (Some(topic), Some(rows)),
+        "{waiting}"
+    );
+    let since = waiting["since"].as_str().expect("a time");
+    assert!(
+        since.parse::<jiff::Timestamp>().is_ok() && since.ends_with('Z'),
+        "{since}"
+    );
+    waiting["reason"].as_str().expect("a reason").to_owned()
+}
