@@ -1,6 +1,6 @@
 //! GET /live, /ready, /metrics, /api/status. Nothing here changes anything.
 
-use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -154,14 +154,5 @@ async fn status(Handed(shared): Handed<Shared>) -> Json<StatusObject> {
     Json(object(&shared.names, facts, Some(&publisher)))
 }
 
-/// Where a client on this machine reaches the listener: a wildcard address is no destination.
-pub fn reachable(listen: SocketAddr) -> SocketAddr {
-    let mut address = listen;
-    if address.ip().is_unspecified() {
-        address.set_ip(match address.ip() {
-            std::net::IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            std::net::IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
-}
+#[cfg(test)]
+mod tests;

@@ -496,6 +496,7 @@ impl Relay {
                 }
                 Report::Failed(failed) => {
                     let code = code_name(failed.code);
+                    debug!(seq = settled.seq.0, code, "not delivered");
                     self.metrics.delivery_failure(failed.class.name(), &code);
                     self.state.lock().last_error =
                         Some(format!("a record was not delivered: {code}"));
@@ -530,13 +531,17 @@ impl Relay {
 
     fn on_report(&mut self, report: context::Report) {
         match report {
-            context::Report::Fatal(Source::Main, reason) => {
-                debug!(reason, "the producer can't go on");
-                self.sender.abandon_main();
+            context::Report::Error(Source::Main) => {
+                if let Some(reason) = self.sender.main().and_then(Producer::fatal_error) {
+                    info!(reason, "the producer can't go on; making a new one");
+                    self.sender.abandon_main();
+                }
             }
-            context::Report::Fatal(Source::Probe, reason) => {
-                debug!(reason, "the probe producer can't go on");
-                self.factory.start(Source::Probe);
+            context::Report::Error(Source::Probe) => {
+                if let Some(reason) = self.sender.probe().fatal_error() {
+                    debug!(reason, "the probe producer can't go on");
+                    self.factory.start_probe();
+                }
             }
             context::Report::Down(reason) => self.kafka_trouble(reason),
         }

@@ -237,6 +237,7 @@ impl<P: Enqueue> Sender<P> {
         ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
+        self.topics.enqueued(number);
         ledger.set_state(seq, RowState::Enqueued);
         Ok(())
     }
@@ -269,7 +270,11 @@ impl<P: Enqueue> Sender<P> {
         if !(denied && answer == TopicState::Open) {
             return self.topics.answer(number, answer);
         }
+        // In order: the gate's first row is the topic's oldest only when the walk has been here and
+        // no row of the topic is still in the main producer.
         if self.probing.is_none()
+            && matches!(self.main, Main::Ready(_))
+            && self.topics.get(number).enqueued == 0
             && let Some(seq) = self.topics.first_waiting(number)
             && !self.is_beyond_poison(seq)
         {
@@ -292,6 +297,9 @@ impl<P: Enqueue> Sender<P> {
                     "a report for a record that was not enqueued: {seq:?}"
                 );
                 self.in_main -= 1;
+                if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
+                    self.topics.reported(number);
+                }
                 None
             }
             Source::Probe => self
@@ -339,7 +347,8 @@ impl<P: Enqueue> Sender<P> {
                 self.found(poison);
                 RowState::Suspect
             }
-            (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Gated,
+            (Source::Probe, _, Some(purpose)) if self.is_at_gate(seq, purpose) => RowState::Gated,
+            (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Waiting,
             (Source::Probe, Class::Setup, _) => RowState::Waiting,
             (Source::Probe, Class::Passing, _) => RowState::Suspect,
             (Source::Main, Class::Event, _) => RowState::Suspect,
@@ -370,10 +379,13 @@ impl<P: Enqueue> Sender<P> {
     /// The main producer failed, or must end: what it didn't send is purged, and its last reports
     /// are awaited.
     pub fn abandon_main(&mut self) {
-        if let Main::Ready(main) = std::mem::replace(&mut self.main, Main::Absent) {
-            main.purge_queue();
-            self.main = Main::Draining(main);
-        }
+        self.main = match std::mem::replace(&mut self.main, Main::Absent) {
+            Main::Ready(main) => {
+                main.purge_queue();
+                Main::Draining(main)
+            }
+            other => other,
+        };
     }
 
     /// A producer that told the fate of every record that it took: only then may the next one be
@@ -407,17 +419,20 @@ impl<P: Enqueue> Sender<P> {
     /// A new probe producer after the old one failed. What it had is tried again.
     pub fn install_probe(&mut self, probe: P, ledger: &mut Ledger) -> P {
         if let Some((seq, purpose)) = self.probing.take() {
-            let gated = matches!(purpose, Probe::Gate(_));
-            ledger.set_state(
-                seq,
-                if gated {
-                    RowState::Gated
-                } else {
-                    RowState::Suspect
-                },
-            );
+            let state = match purpose {
+                Probe::Suspect => RowState::Suspect,
+                Probe::Gate(_) if self.is_at_gate(seq, purpose) => RowState::Gated,
+                Probe::Gate(_) => RowState::Waiting,
+            };
+            ledger.set_state(seq, state);
         }
         std::mem::replace(&mut self.probe, probe)
+    }
+
+    /// Whether the row still waits at the gate that it was sent to try; the walk that began again
+    /// meanwhile stands before it and knows nothing of the gate.
+    fn is_at_gate(&self, seq: Seq, purpose: Probe) -> bool {
+        matches!(purpose, Probe::Gate(number) if self.topics.first_waiting(number) == Some(seq))
     }
 
     fn rewind(&mut self, ledger: &mut Ledger) {
@@ -442,6 +457,7 @@ impl<P: Enqueue> Sender<P> {
             main.purge_queue();
         }
         self.poison = None;
+        self.topics.forget_enqueued();
         self.rewind(ledger);
     }
 
@@ -544,3 +560,6 @@ fn event_id(row: &Row) -> String {
         String::from_utf8_lossy(id).into_owned()
     })
 }
+
+#[cfg(test)]
+mod tests;

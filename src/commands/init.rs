@@ -1,6 +1,7 @@
 //! `walpost init`: publication, schema, slot, in this order; whole or not at all.
 
 mod print;
+mod slot;
 
 use std::{
     io::{self, Write},
@@ -15,16 +16,16 @@ use crate::{
     cli,
     config::{Config, Env},
     error::{Exit, Stop},
-    lsn::Lsn,
     pg::{
         conninfo::ConnInfo,
-        create_slot::create_slot,
+        create_slot::Within,
+        publication::{covers, wider},
         quote::{literal, table},
-        schema,
+        record, schema,
         setup::{self, Place, explain},
-        slot::{Names, Slot, SlotFacts, facts},
+        slot::{Names, SlotFacts},
         sql,
-        verdict::{covers, missing_table, ours, verdict, wider},
+        verdict::{missing_table, verdict},
     },
     stop,
 };
@@ -42,12 +43,14 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
         return Ok(Exit::Done);
     }
     let client = sql::connect(&conninfo, "walpost:init").await?;
-    let mut init = Init {
+    let init = Init {
         names,
         conninfo,
         client,
-        deadline: Instant::now() + options.timeout,
-        timeout: options.timeout,
+        within: Within {
+            timeout: options.timeout,
+            deadline: Instant::now() + options.timeout,
+        },
     };
     init.lock().await?;
     init.go(options.create_table).await?;
@@ -58,8 +61,7 @@ struct Init {
     names: Names,
     conninfo: ConnInfo,
     client: Client,
-    deadline: Instant,
-    timeout: Duration,
+    within: Within,
 }
 
 /// What the server is set to, and who we are there.
@@ -71,8 +73,8 @@ struct Session {
 impl Init {
     /// One init at a time in a database. Held until the connection ends; waiting for it by trying
     /// keeps no snapshot open.
-    async fn lock(&mut self) -> anyhow::Result<()> {
-        let lock_timeout = format!("SET lock_timeout = {}", self.timeout.as_millis());
+    async fn lock(&self) -> anyhow::Result<()> {
+        let lock_timeout = format!("SET lock_timeout = {}", self.within.timeout.as_millis());
         self.client
             .batch_execute(&lock_timeout)
             .await
@@ -83,7 +85,7 @@ impl Init {
             if rows[0].try_get(0)? {
                 return Ok(());
             }
-            if Instant::now() >= self.deadline {
+            if Instant::now() >= self.within.deadline {
                 return Err(stop!(
                     Exit::Grace,
                     "another `walpost init` is under way in this database and did not end within --timeout; \
@@ -95,98 +97,105 @@ impl Init {
         }
     }
 
-    async fn go(&mut self, create_table: bool) -> anyhow::Result<()> {
-        let mut facts = self.facts().await?;
+    async fn go(&self, create_table: bool) -> anyhow::Result<()> {
+        let facts = self.facts().await?;
         let session = self.session().await?;
-        let database = facts.database.clone();
+        possible(&facts, &session)?;
         let place = Place {
             role: &session.role,
-            database: &database,
+            database: &facts.database,
         };
-        possible(&facts, &session)?;
-        let mut fresh_table = false;
-        if facts.table.is_none() {
-            if !create_table {
-                return Err(missing_table(&self.names).into());
-            }
-            setup::create_table(
-                &self.client,
-                &self.names.table,
-                facts.server.version_num,
-                &place,
-            )
-            .await?;
-            say(&format!("made table {}", table(&self.names.table)))?;
-            fresh_table = true;
-            facts = self.facts().await?;
-        }
+        let (facts, fresh) = match &facts.table {
+            Some(_) => (facts.clone(), false),
+            None if create_table => (self.table(&facts, &place).await?, true),
+            None => return Err(missing_table(&self.names).into()),
+        };
         setup::check_table(&self.client, &facts, &self.names).await?;
-
-        let state = facts.record.as_ref().map(|record| record.state.as_str());
-        if state == Some("ready") {
-            self.migrate(&facts, &place).await?;
-            return self.ready(&self.facts().await?);
-        }
-        if !matches!(state, None | Some("creating")) {
-            return Err(stop!(
+        match facts.record.as_ref().map(|record| record.state.as_str()) {
+            Some("ready") => {
+                self.migrate(&facts, &place).await?;
+                self.ready(&self.facts().await?)
+            }
+            None | Some("creating") => {
+                let unpublished = match fresh {
+                    true => None,
+                    false => setup::count_rows(&self.client, &self.names.table, COUNT_TO).await?,
+                };
+                let made = self.publication_and_slot(&facts, &place).await?;
+                if let (Some(rows @ 1..), true) = (unpublished, made) {
+                    let more = if rows == COUNT_TO { " or more" } else { "" };
+                    let outbox = table(&self.names.table);
+                    tracing::warn!("{outbox} holds {rows}{more} rows from before the slot, which are not published");
+                }
+                Ok(())
+            }
+            Some(state) => Err(stop!(
                 Exit::Slot,
-                "slot {} is in state {} in walpost.slot, which this walpost does not know; to start again: \
+                "slot {} is in state {state} in walpost.slot, which this walpost does not know; to start again: \
                  `UPDATE walpost.slot SET state = 'creating' WHERE slot = {}`, then `walpost init`",
                 self.names.slot,
-                state.unwrap_or_default(),
                 literal(&self.names.slot)
+            )
+            .into()),
+        }
+    }
+
+    /// `true` when the slot was made, `false` when one that was there was taken over.
+    async fn publication_and_slot(
+        &self,
+        facts: &SlotFacts,
+        place: &Place<'_>,
+    ) -> anyhow::Result<bool> {
+        let begun = facts.record.is_some();
+        let adopted = match &facts.slot {
+            Some(slot) if !begun => Some(self.adopt(slot, facts)?),
+            _ => None,
+        };
+        // In a transaction of its own and before the slot, which knows only what was there before.
+        self.publication(facts, place).await?;
+        self.migrate(facts, place).await?;
+        if let Some(slot) = facts.slot.as_ref().filter(|_| begun) {
+            self.drop_half_made(slot, &facts.database).await?;
+        }
+        let before = self.facts().await?;
+        self.covered(&before)?;
+        let at = match adopted {
+            Some(at) => at,
+            None => self.make(facts, begun).await?,
+        };
+        let facts = self.facts().await?;
+        if fingerprint(&facts) != fingerprint(&before) {
+            return Err(stop!(
+                Exit::Slot,
+                "publication {} was changed while the slot was made: run `walpost init` again",
+                self.names.publication
             )
             .into());
         }
-        let begun = state.is_some();
-        let adopted = match &facts.slot {
-            Some(slot) if begun => {
-                self.drop_half_made(slot, &database).await?;
-                None
-            }
-            Some(slot) => Some(self.adopt(slot, &facts)?),
-            None => None,
-        };
-        self.publication(&facts, &place).await?;
-        self.migrate(&facts, &place).await?;
-        let unpublished = match (&adopted, fresh_table) {
-            (None, false) => setup::count_rows(&self.client, &self.names.table, COUNT_TO)
-                .await?
-                .unwrap_or(0),
-            _ => 0,
-        };
-        let consistent_point = match adopted {
-            Some(at) => at,
-            None => self.slot(&facts, &session.role, begun).await?,
-        };
-        let facts = self.facts().await?;
-        self.covered(&facts)?;
-        setup::record_ready(&self.client, &facts, &self.names, consistent_point).await?;
-        let verb = if adopted.is_some() {
-            "took over"
-        } else {
-            "made"
-        };
-        say(&format!(
-            "{verb} slot {}: rows committed after {consistent_point} are published by `walpost run`",
-            self.names.slot
-        ))?;
-        if unpublished > 0 {
-            let more = if unpublished == COUNT_TO {
-                " or more"
+        record::ready(&self.client, &facts, &self.names, at).await?;
+        let (slot, verb) = (
+            &self.names.slot,
+            if adopted.is_some() {
+                "took over"
             } else {
-                ""
-            };
-            tracing::warn!(
-                "{unpublished}{more} rows were in {} before the slot and are never published",
-                table(&self.names.table)
-            );
-        }
-        Ok(())
+                "made"
+            },
+        );
+        say(&format!(
+            "{verb} slot {slot}: rows committed after {at} are published by `walpost run`"
+        ))?;
+        Ok(adopted.is_none())
+    }
+
+    async fn table(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<SlotFacts> {
+        let version = facts.server.version_num;
+        setup::create_table(&self.client, &self.names.table, version, place).await?;
+        say(&format!("made table {}", table(&self.names.table)))?;
+        self.facts().await
     }
 
     async fn facts(&self) -> anyhow::Result<SlotFacts> {
-        facts(&self.client, &self.names).await.map_err(explain)
+        setup::look(&self.client, &self.names, &self.conninfo.user).await
     }
 
     async fn session(&self) -> anyhow::Result<Session> {
@@ -235,84 +244,10 @@ impl Init {
             None => Ok(()),
         }
     }
+}
 
-    /// A slot that is there without our row: made by hand, with the same rights and SQL.
-    fn adopt(&self, slot: &Slot, facts: &SlotFacts) -> Result<Lsn, Stop> {
-        let name = &self.names.slot;
-        ours(slot, &facts.database, name)?;
-        if slot.active {
-            return Err(held(name, facts));
-        }
-        if facts.publication.is_none() {
-            return Err(stop!(
-                Exit::Slot,
-                "slot {name} is there but publication {} is not: what was written since the slot was made could not be \
-                 decoded. If nothing reads the slot, drop it with `SELECT pg_drop_replication_slot({})`, then `walpost init` again",
-                self.names.publication,
-                literal(name)
-            ));
-        }
-        match (slot.confirmed_flush_lsn, slot.wal_status.as_deref()) {
-            (Some(at), Some("reserved" | "extended" | "unreserved")) => Ok(at),
-            (_, status) => Err(stop!(
-                Exit::Slot,
-                "slot {name} cannot be read from (WAL {}): drop it with `SELECT pg_drop_replication_slot({})`, then `walpost init` again",
-                status.unwrap_or("not reserved"),
-                literal(name)
-            )),
-        }
-    }
-
-    /// Of an init that was interrupted, perhaps still at work on the server. Nothing was published
-    /// from such a slot.
-    async fn drop_half_made(&self, slot: &Slot, database: &str) -> anyhow::Result<()> {
-        let name = &self.names.slot;
-        ours(slot, database, name)?;
-        loop {
-            setup::drop_slot(&self.client, name).await?;
-            let facts = self.facts().await?;
-            if facts.slot.is_none() {
-                say(&format!("dropped slot {name}, which was half-made"))?;
-                return Ok(());
-            }
-            if Instant::now() >= self.deadline {
-                let held = held(name, &facts);
-                return Err(Stop::new(Exit::Grace, held.cause).into());
-            }
-            sleep(POLL_EVERY).await;
-        }
-    }
-
-    async fn slot(&self, facts: &SlotFacts, role: &str, begun: bool) -> anyhow::Result<Lsn> {
-        let name = &self.names.slot;
-        setup::record_creating(&self.client, name).await?;
-        let limit = self
-            .deadline
-            .saturating_duration_since(Instant::now())
-            .max(POLL_EVERY);
-        let made = create_slot(&self.conninfo, &self.client, name, role, limit).await;
-        let made = made.and_then(|made| {
-            let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
-            anyhow::ensure!(
-                here == there,
-                "two connections reached two clusters, with system identifiers {here} and {there}"
-            );
-            Ok(made)
-        });
-        match made {
-            Ok(made) => Ok(made.consistent_point),
-            Err(error) => {
-                // A row of an earlier attempt stays, with its life: the next init starts again.
-                if !begun {
-                    let forgotten = setup::forget(&self.client, name).await;
-                    forgotten.unwrap_or_else(|why| {
-                        tracing::warn!("slot {name} stays marked as half-made: {why:#}")
-                    });
-                }
-                Err(error)
-            }
-        }
-    }
+fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
+    facts.publication.as_ref().map(|p| &p.fingerprint)
 }
 
 /// The server can decode at all, and what is there is not of a newer walpost.
@@ -335,18 +270,6 @@ fn possible(facts: &SlotFacts, session: &Session) -> Result<(), Stop> {
         Some(newer) if newer > schema::VERSION => schema::check(newer, &facts.database),
         _ => Ok(()),
     }
-}
-
-fn held(slot: &str, facts: &SlotFacts) -> Stop {
-    let holder = facts.holder.as_ref();
-    stop!(
-        Exit::Slot,
-        "slot {slot} is read by pid {} ({}): stop that program, or choose another name (`postgres.slot`)",
-        holder.map_or(0, |h| h.pid),
-        holder
-            .and_then(|h| h.application.as_deref())
-            .unwrap_or("an unknown application")
-    )
 }
 
 fn warn_all(warnings: Vec<String>) {

@@ -22,9 +22,8 @@ use crate::{
     error::{Exit, Stop},
     pg::{
         conninfo::ConnInfo,
-        schema,
-        setup::explain,
-        slot::{Names, SlotFacts, facts},
+        schema, setup,
+        slot::{Names, SlotFacts},
         sql,
         verdict::{initialised, verdict},
     },
@@ -45,7 +44,7 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
     let client = sql::connect(&conninfo, "walpost:status").await?;
     loop {
-        let (facts, object) = look(&client, &names, &config.http.listen).await?;
+        let (facts, object) = look(&client, &names, &conninfo.user, &config.http.listen).await?;
         print(&facts, &object, options).context("write to stdout")?;
         if !options.watch {
             judge(&facts, &names)?;
@@ -58,9 +57,10 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
 async fn look(
     client: &Client,
     names: &Names,
+    role: &str,
     listen: &str,
 ) -> anyhow::Result<(SlotFacts, StatusObject)> {
-    let facts = facts(client, names).await.map_err(explain)?;
+    let facts = setup::look(client, names, role).await?;
     if let Some(version) = facts.schema_version {
         schema::check(version, &facts.database)?;
     }
@@ -140,7 +140,9 @@ fn print(facts: &SlotFacts, object: &StatusObject, options: &cli::Status) -> io:
         // Clear the screen, go to its corner.
         write!(out, "\x1b[2J\x1b[H")?;
     }
-    writeln!(out, "{}", table(facts, object).trim_fmt())
+    writeln!(out, "{}", table(facts, object).trim_fmt())?;
+    // A file or a pipe keeps every table: a line between them.
+    if options.watch { writeln!(out) } else { Ok(()) }
 }
 
 fn table(facts: &SlotFacts, o: &StatusObject) -> Table {
@@ -264,4 +266,73 @@ fn or_unknown(value: Option<impl ToString>) -> String {
 
 fn size(bytes: Option<u64>) -> String {
     or_unknown(bytes.map(ByteSize))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::pg::slot::tests::{facts, names};
+
+    /// What `ask` makes of an answer.
+    async fn answered(answer: String) -> anyhow::Result<StatusObject> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let asked = tokio::spawn(async move { ask(&address).await });
+        let (mut stream, _) = listener.accept().await?;
+        let read = stream.read(&mut [0; 512]).await?;
+        assert!(read > 0);
+        stream.write_all(answer.as_bytes()).await?;
+        drop(stream);
+        asked.await?
+    }
+
+    #[tokio::test]
+    async fn only_a_status_object_is_an_answer() {
+        let object = object(&names(), Some(&facts()), None);
+        let body = serde_json::to_string(&object).unwrap();
+        let good = answered(format!("HTTP/1.0 200 OK\r\n\r\n{body}"))
+            .await
+            .unwrap();
+        assert_eq!(good.confirmed_lag_bytes, Some(256));
+        for bad in [
+            "HTTP/1.0 404 Not Found\r\n\r\n",
+            "HTTP/1.0 200 OK\r\n\r\n{}",
+            "SSH-2.0-x\r\n",
+            "",
+        ] {
+            assert!(answered(bad.into()).await.is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_is_reached_on_this_machine() {
+        for (listen, reached) in [
+            ("0.0.0.0:1", "127.0.0.1:1"),
+            ("[::]:1", "[::1]:1"),
+            ("10.0.0.1:1", "10.0.0.1:1"),
+        ] {
+            assert_eq!(reachable(listen.parse().unwrap()), reached.parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_table_names_what_is_known() {
+        let mut facts = facts();
+        let text = table(&facts, &object(&names(), Some(&facts), None)).trim_fmt();
+        for words in [
+            "walpost:walpost at 127.0.0.1",
+            "0/1000100, 256 B behind",
+            "none answers",
+        ] {
+            assert!(text.contains(words), "{words} is not in\n{text}");
+        }
+        facts.slot = None;
+        let text = table(&facts, &object(&names(), Some(&facts), None)).trim_fmt();
+        assert!(
+            text.contains("missing") && !text.contains("behind"),
+            "{text}"
+        );
+    }
 }

@@ -43,8 +43,8 @@ pub struct Settled {
 /// What the client library says of itself, apart from records.
 #[derive(Clone, Debug)]
 pub enum Report {
-    /// The producer of this source can't go on.
-    Fatal(Source, String),
+    /// A producer of this source reported an error of its own: perhaps it can't go on.
+    Error(Source),
     /// No broker can be reached, or none lets us in.
     Down(String),
 }
@@ -80,11 +80,6 @@ impl Deliveries {
         }
     }
 
-    fn report(&self, report: Report) {
-        self.lock().reports.push(report);
-        self.wake.notify_one();
-    }
-
     /// Waits until something was reported; cancel-safe.
     pub async fn ready(&self) {
         self.wake.notified().await;
@@ -114,32 +109,39 @@ impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         // The library repeats itself with every attempt to connect; the relay logs changes of state.
         match level {
-            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
-                warn!(target: "walpost::kafka", facility, "{message}");
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert => {
+                warn!(facility, "{message}");
             }
-            _ => debug!(target: "walpost::kafka", facility, "{message}"),
+            _ => debug!(facility, "{message}"),
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        debug!(target: "walpost::kafka", %error, "{reason}");
-        match error.rdkafka_error_code() {
-            Some(Code::Fatal) => {
-                self.deliveries
-                    .report(Report::Fatal(self.source, reason.to_owned()));
+        debug!(%error, "{reason}");
+        let mut inbox = self.deliveries.lock();
+        let down = match error.rdkafka_error_code() {
+            Some(Code::AllBrokersDown) => Some(
+                inbox
+                    .last_error
+                    .clone()
+                    .unwrap_or_else(|| reason.to_owned()),
+            ),
+            code => {
+                inbox.last_error = Some(reason.to_owned());
+                // A login that is refused is told at once: other brokers will refuse it too.
+                let refused = [
+                    Code::Authentication,
+                    Code::SSL,
+                    Code::SaslAuthenticationFailed,
+                ];
+                code.is_some_and(|code| refused.contains(&code))
+                    .then(|| reason.to_owned())
             }
-            Some(Code::AllBrokersDown) => {
-                let last = self.deliveries.lock().last_error.clone();
-                let reason = last.unwrap_or_else(|| reason.to_owned());
-                self.deliveries.report(Report::Down(reason));
-            }
-            // A login that is refused is told at once: other brokers will refuse it too.
-            Some(Code::Authentication | Code::SSL | Code::SaslAuthenticationFailed) => {
-                self.deliveries.lock().last_error = Some(reason.to_owned());
-                self.deliveries.report(Report::Down(reason.to_owned()));
-            }
-            _ => self.deliveries.lock().last_error = Some(reason.to_owned()),
-        }
+        };
+        inbox.reports.extend(down.map(Report::Down));
+        inbox.reports.push(Report::Error(self.source));
+        drop(inbox);
+        self.deliveries.wake.notify_one();
     }
 }
 

@@ -175,6 +175,11 @@ impl Producer {
         Inquiry(self.client.clone())
     }
 
+    /// Why this producer can't go on, if it can't.
+    pub fn fatal_error(&self) -> Option<String> {
+        self.client.client().fatal_error().map(|(_, text)| text)
+    }
+
     /// The thread that polls the reports ended though nobody asked it to.
     pub fn is_deaf(&self) -> bool {
         self.poller.as_ref().is_none_or(JoinHandle::is_finished)

@@ -24,7 +24,9 @@ pub struct Topic {
     pub state: TopicState,
     /// Its rows that wait, in commit order. A newer row goes behind them.
     pub waiting: VecDeque<Seq>,
-    /// When the first of them began to wait, or the topic was found closed.
+    /// Its rows in the main producer, those of the present stream.
+    pub enqueued: usize,
+    /// When the first of its rows began to wait, or the topic was found closed.
     pub since: Option<jiff::Timestamp>,
 }
 
@@ -67,6 +69,7 @@ impl Topics {
             name: name.clone(),
             state,
             waiting: VecDeque::new(),
+            enqueued: 0,
             since: None,
         });
         self.numbers.insert(name, number);
@@ -101,6 +104,22 @@ impl Topics {
         topic.since.get_or_insert(now);
         topic.waiting.push_back(seq);
         self.waiting += 1;
+    }
+
+    pub fn enqueued(&mut self, number: usize) {
+        self.topics[number].enqueued += 1;
+    }
+
+    /// The main producer told what became of one of them.
+    pub fn reported(&mut self, number: usize) {
+        self.topics[number].enqueued -= 1;
+    }
+
+    /// A new stream: reports of older rows are nobody's.
+    pub fn forget_enqueued(&mut self) {
+        for topic in &mut self.topics {
+            topic.enqueued = 0;
+        }
     }
 
     /// Notes what the brokers said; `true` when it is news.

@@ -1,7 +1,7 @@
 //! Makes the slot over a replication connection. The server waits until every transaction that was
 //! open before has ended; this ends in time, says who it waits for, and leaves no slot behind.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, str::FromStr, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_postgres::{Client, error::SqlState, types::Type};
@@ -32,36 +32,40 @@ pub async fn create_slot(
     conninfo: &ConnInfo,
     client: &Client,
     slot: &str,
-    role: &str,
-    limit: Duration,
+    within: Within,
 ) -> anyhow::Result<Made> {
-    let deadline = Instant::now() + limit;
-    let refused = |failure| refused(failure, slot, role);
+    match create(conninfo, client, slot, within).await {
+        Ok(made) => Ok(made),
+        Err(failure) => Err(refused(client, failure, slot).await),
+    }
+}
+
+/// How long the operator lets it take, and when that is over.
+#[derive(Clone, Copy)]
+pub struct Within {
+    pub timeout: Duration,
+    pub deadline: Instant,
+}
+
+async fn create(
+    conninfo: &ConnInfo,
+    client: &Client,
+    slot: &str,
+    within: Within,
+) -> Result<Made, Failure> {
+    let deadline = within.deadline;
     let connect = replication::connect(conninfo, "walpost:init");
     let mut replication = timeout_at(deadline, connect)
         .await
-        .map_err(|_| stop!(Exit::Grace, "no replication connection within --timeout"))?
-        .map_err(refused)?;
+        .map_err(|_| stop!(Exit::Grace, "no replication connection within --timeout"))??;
     // Also ends the waiting when this process is gone: the server does not notice a closed socket
     // while it waits for a lock. It counts for each lock anew, so the deadline is kept here too.
-    let lock_timeout = format!("SET lock_timeout = {}", limit.as_millis());
-    replication
-        .simple_query(&lock_timeout)
-        .await
-        .map_err(refused)?;
-    let pid = first(
-        &replication
-            .simple_query("SELECT pg_catalog.pg_backend_pid()")
-            .await
-            .map_err(refused)?,
-        0,
-    )?;
-    let pid: i32 = pid.parse()?;
-    let system = replication
-        .simple_query("IDENTIFY_SYSTEM")
-        .await
-        .map_err(refused)?;
-
+    let left = deadline.saturating_duration_since(Instant::now());
+    let lock_timeout = format!("SET lock_timeout = {}", left.as_millis().max(1));
+    replication.simple_query(&lock_timeout).await?;
+    let pid = "SELECT pg_catalog.pg_backend_pid()";
+    let pid: i32 = first(&replication.simple_query(pid).await?, 0)?;
+    let system = replication.simple_query("IDENTIFY_SYSTEM").await?;
     // Not exported: an exported snapshot stays open until the next command.
     let create = format!(
         "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT",
@@ -69,98 +73,108 @@ pub async fn create_slot(
     );
     let mut creation = pin!(replication.simple_query(&create));
     let mut waiting_for = Vec::new();
-    let mut told = false;
     let answer = loop {
         tokio::select! {
             biased;
             answer = &mut creation => break answer,
             () = sleep_until(deadline) => {
-                cancel(client, pid).await?;
+                cancel(client, pid).await.map_err(Failure::Passing)?;
                 let late = timeout_at(Instant::now() + CANCEL_TIMEOUT, &mut creation).await;
                 break late.map_err(|_| stop!(
                     Exit::Grace,
-                    "slot {slot}: its creation (pid {pid}) did not end within --timeout, and does not answer a cancel{}",
+                    "slot {slot}: its creation (pid {pid}) did not end within {:?} and does not answer \
+                     a cancel{}",
+                    within.timeout,
                     blamed(&waiting_for)
                 ))?;
             }
             () = sleep(LOOK_EVERY) => {
-                let blockers = blockers(client, pid).await?;
+                let blockers = blockers(client, pid).await.map_err(Failure::Passing)?;
+                if waiting_for.is_empty() && !blockers.is_empty() {
+                    let blamed = blamed(&blockers);
+                    tracing::info!(slot, "waiting for transactions that were open before{blamed}");
+                }
                 if !blockers.is_empty() {
                     waiting_for = blockers;
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::info!(slot, "the slot waits for transactions that were open before{}", blamed(&waiting_for));
-                    }
                 }
             }
         }
     };
     let rows = answer.map_err(|failure| match code(&failure) {
-        Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED) => Failure::Stop(stop!(
+        Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED) => stop!(
             Exit::Grace,
-            "slot {slot} was not made within {limit:?}: the server waits until every transaction that was open before \
-             has ended{}. Nothing was left behind; end them or wait, then run `walpost init` again, longer with `--timeout`",
+            "slot {slot} was not made within {:?}: the server waits until every transaction that was \
+             open before has ended{}. Nothing was left behind; end them or wait, then run \
+             `walpost init` again, longer with `--timeout`",
+            within.timeout,
             blamed(&waiting_for)
-        )),
+        )
+        .into(),
         _ => failure,
-    });
-    let rows = rows.map_err(refused)?;
+    })?;
     Ok(Made {
-        consistent_point: first(&rows, 1)?.parse()?,
+        consistent_point: first(&rows, 1)?,
         system_identifier: first(&system, 0)?,
     })
 }
 
 /// A column of the only row.
-fn first(rows: &[Vec<Option<String>>], column: usize) -> anyhow::Result<String> {
-    let cell = rows
-        .first()
-        .and_then(|row| row.get(column))
-        .cloned()
-        .flatten();
-    cell.ok_or_else(|| anyhow::anyhow!("the server's answer lacks column {}", column + 1))
+fn first<T>(rows: &[Vec<Option<String>>], column: usize) -> Result<T, Failure>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    let cell = rows.first().and_then(|row| row.get(column)?.as_deref());
+    let text = cell
+        .ok_or_else(|| anyhow::anyhow!("the server's answer lacks column {}", column + 1))
+        .map_err(Failure::Passing)?;
+    text.parse()
+        .map_err(|error: T::Err| Failure::Passing(error.into()))
 }
 
 fn code(failure: &Failure) -> Option<SqlState> {
-    let chain = match failure {
-        Failure::Passing(error) | Failure::Stop(Stop { cause: error, .. }) => error,
-    };
-    chain
-        .chain()
-        .find_map(|e| e.downcast_ref::<ServerError>())
-        .map(|e| e.code.clone())
+    let (Failure::Passing(error) | Failure::Stop(Stop { cause: error, .. })) = failure;
+    let server = error.chain().find_map(|e| e.downcast_ref::<ServerError>());
+    server.map(|error| error.code.clone())
 }
 
 /// What the server refuses for want of a right or a free place, with the command that mends it.
-fn refused(failure: Failure, slot: &str, role: &str) -> anyhow::Error {
-    let mend = match code(&failure) {
-        Some(SqlState::INSUFFICIENT_PRIVILEGE) => format!(
-            "let a superuser run `ALTER ROLE {} REPLICATION`",
-            ident(role)
-        ),
-        Some(SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
-            "all replication slots are taken: drop one that is not needed \
-            (`SELECT slot_name, active FROM pg_replication_slots`), or raise the limit with \
-            `ALTER SYSTEM SET max_replication_slots = …` and restart the server"
-                .into()
+async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error {
+    let error = code(&failure);
+    let failure = anyhow::Error::from(failure);
+    let mend = match error {
+        Some(SqlState::INSUFFICIENT_PRIVILEGE) => {
+            let rows = client.query_typed("SELECT current_user::text", &[]).await;
+            let role = rows
+                .ok()
+                .and_then(|rows| rows[0].try_get::<_, String>(0).ok());
+            let role = role.as_deref().map_or("…".into(), ident);
+            format!("let a superuser run `ALTER ROLE {role} REPLICATION`")
         }
-        Some(SqlState::TOO_MANY_CONNECTIONS) => {
-            "all replication connections are taken: end one that is not needed \
-            (`SELECT pid, application_name FROM pg_stat_replication`), or raise the limit with \
-            `ALTER SYSTEM SET max_wal_senders = …` and restart the server"
-                .into()
+        Some(SqlState::CONFIGURATION_LIMIT_EXCEEDED) => {
+            let text = "SELECT pg_catalog.current_setting('max_replication_slots')::int";
+            let rows = client.query_typed(text, &[]).await;
+            let now: i32 = rows
+                .ok()
+                .and_then(|rows| rows[0].try_get(0).ok())
+                .unwrap_or(10);
+            format!(
+                "drop one that is not needed (`SELECT slot_name, active FROM pg_replication_slots`), or let \
+                 a superuser run `ALTER SYSTEM SET max_replication_slots = {}` and restart the server",
+                now.saturating_add(10)
+            )
         }
         Some(SqlState::DUPLICATE_OBJECT) => {
-            let error = anyhow::Error::from(failure);
-            return stop!(Exit::Slot, "slot {slot} was made by somebody else meanwhile: {error:#}; run `walpost init` again").into();
+            let text = "was made by somebody else meanwhile";
+            return stop!(
+                Exit::Slot,
+                "slot {slot} {text}: {failure:#}; run `walpost init` again"
+            )
+            .into();
         }
-        _ => return anyhow::Error::from(failure).context(format!("cannot make slot {slot}")),
+        _ if Exit::of(&failure) != Exit::Error => return failure,
+        _ => return failure.context(format!("cannot make slot {slot}")),
     };
-    stop!(
-        Exit::Error,
-        "cannot make slot {slot}: {:#}; {mend}",
-        anyhow::Error::from(failure)
-    )
-    .into()
+    stop!(Exit::Error, "cannot make slot {slot}: {failure:#}; {mend}").into()
 }
 
 async fn cancel(client: &Client, pid: i32) -> anyhow::Result<()> {
@@ -174,7 +188,7 @@ async fn cancel(client: &Client, pid: i32) -> anyhow::Result<()> {
 }
 
 /// The transactions that a process waits for, each in words.
-async fn blockers(client: &Client, pid: i32) -> anyhow::Result<Vec<String>> {
+pub async fn blockers(client: &Client, pid: i32) -> anyhow::Result<Vec<String>> {
     // A prepared transaction has no process and counts as pid 0.
     let rows = client
         .query_typed(
@@ -218,7 +232,7 @@ async fn blockers(client: &Client, pid: i32) -> anyhow::Result<Vec<String>> {
     Ok(blockers)
 }
 
-fn blamed(blockers: &[String]) -> String {
+pub fn blamed(blockers: &[String]) -> String {
     if blockers.is_empty() {
         String::new()
     } else {

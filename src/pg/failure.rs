@@ -6,7 +6,7 @@ use std::{error::Error as _, io};
 use anyhow::anyhow;
 use tokio_postgres::error::SqlState;
 
-use super::{conninfo::ConnInfo, open::Attempt, server_error::ServerError, wire::quote_identifier};
+use super::{conninfo::ConnInfo, open::Attempt, quote::ident, server_error::ServerError};
 use crate::{
     error::{Exit, Failure},
     stop,
@@ -65,10 +65,7 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
         false => Failure::Passing(text(advice)),
     };
     let login = during != During::Statement;
-    let (user, database) = (
-        quote_identifier(&info.user),
-        quote_identifier(&info.database),
-    );
+    let (user, database) = (ident(&info.user), ident(&info.database));
     match code {
         c if login
             && (*c == SqlState::INVALID_PASSWORD
@@ -94,14 +91,17 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
             };
             Failure::Stop(stop!(Exit::Error, "{}", text(&advice)))
         }
-        c if *c == SqlState::TOO_MANY_CONNECTIONS => Failure::Passing(text(match during {
-            During::ReplicationLogin => {
-                "end another one, or raise max_wal_senders: ALTER SYSTEM SET max_wal_senders = 20, then restart the server"
-            }
-            _ => {
-                "end others, or raise max_connections: ALTER SYSTEM SET max_connections = 200, then restart the server"
-            }
-        })),
+        c if *c == SqlState::TOO_MANY_CONNECTIONS => {
+            let setting = match during {
+                During::ReplicationLogin => "max_wal_senders",
+                _ => "max_connections",
+            };
+            let advice = format!(
+                "end other connections, raise {setting} (ALTER SYSTEM SET {setting} = …, then restart the server) \
+                or the role's limit (ALTER ROLE {user} CONNECTION LIMIT -1)"
+            );
+            Failure::Passing(text(&advice))
+        }
         c if *c == SqlState::CANNOT_CONNECT_NOW => {
             Failure::Passing(text("the server is starting, stopping or recovering"))
         }

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    conninfo::{Address, ConnInfo, Host, Password, SessionAttrs, SslMode, Tcp},
+    conninfo::{Address, ConnInfo, Host, Password, SessionAttrs, SslMode, Tcp, socket},
     failure::Refused,
     tls::{self, Stream},
 };
@@ -162,7 +162,7 @@ async fn within<T>(
 /// Anew each time: after a failover the name leads elsewhere.
 async fn look_up(host: &Host) -> anyhow::Result<Vec<Target>> {
     match &host.address {
-        Address::Unix(_) => Ok(vec![Target::Unix(host.socket())]),
+        Address::Unix(folder) => Ok(vec![Target::Unix(socket(folder, host.port))]),
         Address::Tcp { ip: Some(ip), .. } => Ok(vec![Target::Tcp(SocketAddr::new(*ip, host.port))]),
         Address::Tcp { name, ip: None } => {
             let found = tokio::net::lookup_host((name.as_str(), host.port)).await?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     pin::Pin,
     task::{self, Poll},
@@ -27,7 +28,7 @@ use tokio::{
 use tokio_openssl::SslStream;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-use super::conninfo::{Root, SslMode, Tls, key_is_exposed};
+use super::conninfo::{Root, SslMode, Tls};
 use crate::config::Secret;
 
 /// A TLS record carries one small message and a read returns one record, so what the socket has
@@ -73,7 +74,7 @@ impl Stream {
     }
 }
 
-/// Whether the certificate of the server is checked, and its name.
+/// Whether the authorities behind the server's certificate are checked.
 fn verifies(tls: &Tls) -> bool {
     // libpq's rule: a root certificate makes the weaker modes check the chain too.
     tls.root != Root::None
@@ -123,10 +124,10 @@ pub fn connector(tls: &Tls) -> anyhow::Result<SslConnector> {
         builder
             .set_certificate_chain_file(certificate)
             .with_context(|| format!("sslcert {name}"))?;
-        builder.set_private_key(&*private_key(key, tls.key_password.as_ref())?)?;
-        builder
-            .check_private_key()
-            .with_context(|| format!("sslkey {key_name} is not the key of sslcert {name}"))?;
+        let key = private_key(key, tls.key_password.as_ref())?;
+        // OpenSSL compares the two here already.
+        let matching = builder.set_private_key(&key);
+        matching.map_err(|_| anyhow!("sslkey {key_name} is not the key of sslcert {name}"))?;
     }
     Ok(builder.build())
 }
@@ -155,6 +156,14 @@ fn private_key(file: &Path, password: Option<&Secret>) -> anyhow::Result<PKey<Pr
     PKey::private_key_from_pem_callback(&pem, answer).map_err(|_| {
         anyhow!("sslkey {name}: not a private key in PEM form, or sslpassword is wrong or missing")
     })
+}
+
+/// Whether a private key's file is open to others. As in libpq, a file of root may be readable by
+/// its group.
+fn key_is_exposed(file: &Path) -> io::Result<bool> {
+    let facts = fs::metadata(file)?;
+    let forbidden = if facts.uid() == 0 { 0o037 } else { 0o077 };
+    Ok(facts.permissions().mode() & forbidden != 0)
 }
 
 /// The handshake. `name` is what the certificate must be for, with `verify-full`.

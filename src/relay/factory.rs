@@ -36,6 +36,7 @@ pub struct Factory {
     deliver: mpsc::Sender<Made>,
     /// A producer that fails at once must not be replaced at once.
     pauses: Backoff,
+    making_probe: bool,
 }
 
 impl Factory {
@@ -58,6 +59,7 @@ impl Factory {
             made,
             deliver,
             pauses: Backoff::new(Duration::from_millis(100), Duration::from_secs(10)),
+            making_probe: false,
         }
     }
 
@@ -69,7 +71,10 @@ impl Factory {
     /// The next one that was made; cancel-safe.
     pub async fn made(&mut self) -> Made {
         match self.made.recv().await {
-            Some(made) => made,
+            Some(made) => {
+                self.making_probe &= !matches!(made, Made::Probe(_));
+                made
+            }
             // Our own end of the channel keeps it open.
             None => std::future::pending().await,
         }
@@ -81,6 +86,13 @@ impl Factory {
             metrics.restart("producer");
             discard(old);
             self.start(Source::Main);
+        }
+    }
+
+    /// Replaces the probe producer; once, however often it complains.
+    pub fn start_probe(&mut self) {
+        if !std::mem::replace(&mut self.making_probe, true) {
+            self.start(Source::Probe);
         }
     }
 

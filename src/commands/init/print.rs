@@ -2,10 +2,10 @@
 
 use crate::pg::{
     conninfo::ConnInfo,
+    publication::create_publication,
     quote::{ident, literal, table},
     setup::{outbox_sql, schema_sql},
     slot::Names,
-    verdict::create_publication,
 };
 
 /// A script for psql, in the order that matters: a slot knows only publications that were there

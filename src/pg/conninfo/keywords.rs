@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{files, string};
+use super::{service, string};
 use crate::{
     config::{Env, Postgres},
     error::{Exit, Stop},
@@ -158,7 +158,7 @@ fn known(key: &str) -> Result<&'static str, String> {
 }
 
 /// The service's parameters from the first file that has it: the user's, then the system's.
-fn read_service(service: &str, env: &Env) -> Result<Vec<(&'static str, String, String)>, Stop> {
+fn read_service(name: &str, env: &Env) -> Result<Vec<(&'static str, String, String)>, Stop> {
     let user = match env.filled("PGSERVICEFILE")? {
         Some(file) => Some(PathBuf::from(file)),
         None => env
@@ -170,7 +170,7 @@ fn read_service(service: &str, env: &Env) -> Result<Vec<(&'static str, String, S
     for file in user.into_iter().chain([system]) {
         let from = format!("service file {}", file.display());
         let wrong = |why: String| stop!(Exit::Usage, "{from}: {why}");
-        if let Some(pairs) = files::service(&file, service).map_err(wrong)? {
+        if let Some(pairs) = service::read(&file, name).map_err(wrong)? {
             let pairs = pairs
                 .into_iter()
                 .map(|(key, value)| Ok((known(&key).map_err(wrong)?, value, from.clone())));
@@ -179,6 +179,6 @@ fn read_service(service: &str, env: &Env) -> Result<Vec<(&'static str, String, S
     }
     Err(stop!(
         Exit::Usage,
-        "service `{service}` is in no service file (PGSERVICEFILE, ~/.pg_service.conf, pg_service.conf of the system)"
+        "service `{name}` is in no service file (PGSERVICEFILE, ~/.pg_service.conf, pg_service.conf of the system)"
     ))
 }

@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt;
+use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
 
@@ -168,7 +168,7 @@ fn variables_fill_what_the_string_leaves_out() {
     assert_eq!(good("connect_timeout=0", &[]).connect_timeout, None);
     assert_eq!(
         resolve("", &[("PGSSLMODE", "on")]).unwrap_err(),
-        "PGSSLMODE: sslmode: `on` is not one of its values"
+        "PGSSLMODE: sslmode: `on` is none of disable, allow, prefer, require, verify-ca, verify-full"
     );
     assert_eq!(
         resolve("", &[("PGCONNECT_TIMEOUT", "x")]).unwrap_err(),
@@ -201,7 +201,7 @@ fn what_we_dont_do_is_refused_by_name() {
         ),
         (
             "postgres://h?target_session_attrs=master",
-            "postgres.url: target_session_attrs: `master` is not one of its values",
+            "postgres.url: target_session_attrs: `master` is none of any, read-write, read-only, primary, standby, prefer-standby",
         ),
         (
             "service=none",

@@ -1,16 +1,109 @@
-//! The two files libpq reads for a connection: the password file and the service file.
+//! Where a password comes from, and libpq's password file.
 //! <https://www.postgresql.org/docs/current/libpq-pgpass.html>
-//! <https://www.postgresql.org/docs/current/libpq-pgservice.html>
 
 use std::{
-    fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt},
-    path::Path,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
 };
 
+use anyhow::Context;
+use tracing::warn;
+
+use super::host::{Address, Host, SOCKETS};
+use crate::config::Secret;
+
+/// Where a password may come from, in this order.
+#[derive(Clone, Debug)]
+pub struct Passwords {
+    pub string: Option<Secret>,
+    pub file: Option<PathBuf>,
+    pub variable: Option<Secret>,
+    pub passfile: Option<PathBuf>,
+}
+
+/// A password and where it came from.
+#[derive(Clone, Debug)]
+pub struct Password {
+    pub text: Secret,
+    pub source: String,
+}
+
+impl Passwords {
+    /// Files are read anew each time.
+    pub fn find(
+        &self,
+        host: &Host,
+        database: &str,
+        user: &str,
+    ) -> anyhow::Result<Option<Password>> {
+        let found = |text: &Secret, source: &str| {
+            Ok(Some(Password {
+                text: text.clone(),
+                source: source.into(),
+            }))
+        };
+        if let Some(text) = &self.string {
+            return found(text, "the connection string");
+        }
+        if let Some(file) = &self.file {
+            let source = format!("postgres.password_file {}", file.display());
+            let text = fs::read_to_string(file).with_context(|| format!("cannot read {source}"))?;
+            return found(
+                &Secret::new(text.lines().next().unwrap_or_default()),
+                &source,
+            );
+        }
+        if let Some(text) = &self.variable {
+            return found(text, "PGPASSWORD");
+        }
+        let Some(file) = &self.passfile else {
+            return Ok(None);
+        };
+        let name = match &host.address {
+            Address::Tcp { name, ip: Some(ip) } if name.is_empty() => &ip.to_string(),
+            Address::Tcp { name, .. } => name,
+            Address::Unix(folder) if folder == Path::new(SOCKETS) => "localhost",
+            Address::Unix(folder) => &folder.display().to_string(),
+        };
+        match in_file(file, name, host.port, database, user) {
+            Some(text) => found(
+                &Secret::new(text),
+                &format!("password file {}", file.display()),
+            ),
+            None => Ok(None),
+        }
+    }
+
+    /// Tells once about what is not read.
+    pub fn warn(&self) {
+        match self {
+            Passwords {
+                string: Some(_),
+                file: Some(_),
+                ..
+            } => {
+                warn!("postgres.password_file is not read: the connection string has a password");
+            }
+            Passwords {
+                string: None,
+                file: None,
+                variable: None,
+                passfile: Some(file),
+            } if others_can_read(file) => {
+                let file = file.display();
+                warn!(
+                    "password file {file} is ignored: group or others can read it; chmod 600 {file}"
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The password of the first line that fits. A missing file has none, as in libpq.
-pub fn password(file: &Path, host: &str, port: u16, database: &str, user: &str) -> Option<String> {
-    if group_can_read(file) {
+fn in_file(file: &Path, host: &str, port: u16, database: &str, user: &str) -> Option<String> {
+    if others_can_read(file) {
         return None;
     }
     let text = fs::read_to_string(file).ok()?;
@@ -32,7 +125,7 @@ pub fn password(file: &Path, host: &str, port: u16, database: &str, user: &str) 
 }
 
 /// libpq ignores a password file that group or others can read, and so do we.
-pub fn group_can_read(file: &Path) -> bool {
+fn others_can_read(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|facts| facts.permissions().mode() & 0o077 != 0)
 }
 
@@ -70,48 +163,6 @@ fn fields(line: &str) -> Vec<Field> {
     fields
 }
 
-/// The parameters of `[service]`; `None` when the file or the section isn't there.
-pub fn service(file: &Path, service: &str) -> Result<Option<Vec<(String, String)>>, String> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.to_string()),
-    };
-    let mut found = None;
-    for (number, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            if found.is_some() {
-                break;
-            }
-            found = (name.0 == service).then(Vec::new);
-        } else if let Some(found) = &mut found {
-            let (key, value) = line
-                .split_once('=')
-                .ok_or_else(|| format!("line {}: no `=`", number + 1))?;
-            if matches!(key.trim(), "service" | "servicefile") {
-                return Err(format!(
-                    "line {}: a service cannot name another one",
-                    number + 1
-                ));
-            }
-            found.push((key.trim().to_string(), value.trim().to_string()));
-        }
-    }
-    Ok(found)
-}
-
-/// Whether a private key's file is open to others. As in libpq, a file of root may be readable by
-/// its group.
-pub fn key_is_exposed(file: &Path) -> io::Result<bool> {
-    let facts = fs::metadata(file)?;
-    let forbidden = if facts.uid() == 0 { 0o037 } else { 0o077 };
-    Ok(facts.permissions().mode() & forbidden != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,7 +187,7 @@ mod tests {
             db:*:*:*:too late";
         let file = file(text, 0o600);
         let password =
-            |host, port, database, user| password(file.path(), host, port, database, user);
+            |host, port, database, user| in_file(file.path(), host, port, database, user);
         assert_eq!(
             password("db", 5432, "app", "walpost").as_deref(),
             Some("with:colon\\and:more")
@@ -157,43 +208,12 @@ mod tests {
     #[test]
     fn a_password_file_that_others_can_read_is_ignored() {
         let open = file("*:*:*:*:secret", 0o640);
-        assert_eq!(password(open.path(), "h", 1, "d", "u"), None);
-        assert!(group_can_read(open.path()));
+        assert_eq!(in_file(open.path(), "h", 1, "d", "u"), None);
+        assert!(others_can_read(open.path()));
         assert_eq!(
-            password(Path::new("/nowhere/pgpass"), "h", 1, "d", "u"),
+            in_file(Path::new("/nowhere/pgpass"), "h", 1, "d", "u"),
             None
         );
-        assert!(!group_can_read(Path::new("/nowhere/pgpass")));
-    }
-
-    #[test]
-    fn a_service_is_a_section() {
-        let file = file(
-            "# comment\n[a]\nhost=x\n\n[b]\n host = y \nport=5433\noptions=-c a=b\n[c]\nservice=a\n[d]\nhost\n",
-            0o644,
-        );
-        let pairs = |list: &[(&str, &str)]| {
-            Some(
-                list.iter()
-                    .map(|(k, v)| (k.to_string(), v.to_string()))
-                    .collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(service(file.path(), "a"), Ok(pairs(&[("host", "x")])));
-        assert_eq!(
-            service(file.path(), "b"),
-            Ok(pairs(&[
-                ("host", "y"),
-                ("port", "5433"),
-                ("options", "-c a=b")
-            ]))
-        );
-        assert_eq!(
-            service(file.path(), "c"),
-            Err("line 10: a service cannot name another one".into())
-        );
-        assert_eq!(service(file.path(), "d"), Err("line 12: no `=`".into()));
-        assert_eq!(service(file.path(), "e"), Ok(None));
-        assert_eq!(service(Path::new("/nowhere/service"), "a"), Ok(None));
+        assert!(!others_can_read(Path::new("/nowhere/pgpass")));
     }
 }

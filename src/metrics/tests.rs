@@ -1,0 +1,50 @@
+use super::*;
+use crate::{lsn::Lsn, pg::slot::tests::facts};
+
+#[test]
+fn what_is_known_is_told_and_the_rest_left_out() {
+    let (metrics, state) = (Metrics::new(), State::default());
+    let topic = metrics.topic("a");
+    topic.inc();
+    metrics.topic("a").inc();
+    metrics.latency.observe(0.3);
+    metrics.restart("connection lost");
+    metrics.delivery_failure("event", "MSG_SIZE_TOO_LARGE");
+    let text = metrics.text(&state);
+    for line in [
+        "walpost_events_published_total{topic=\"a\"} 2",
+        "walpost_published_bytes_total 0",
+        "walpost_publish_latency_seconds_count 1",
+        "walpost_restarts_total{reason=\"connection lost\"} 1",
+        "walpost_delivery_failures_total{class=\"event\",code=\"MSG_SIZE_TOO_LARGE\"} 1",
+        "walpost_duplicates_possible_total 0",
+        "walpost_role{role=\"publisher\"} 0",
+        "walpost_in_flight_rows 0",
+        "walpost_oldest_unpublished_seconds 0.0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    assert!(
+        !text.contains("received_lsn") && !text.contains("slot_"),
+        "{text}"
+    );
+
+    let mut now = state.lock();
+    now.role = Role::Publisher;
+    now.received = Some(Lsn::new(4096));
+    now.slot = Some((facts(), std::time::Instant::now()));
+    drop(now);
+    let text = metrics.text(&state);
+    for line in [
+        "walpost_role{role=\"publisher\"} 1",
+        "walpost_received_lsn_bytes 4096",
+        "walpost_slot_confirmed_lag_bytes 256",
+        "walpost_slot_retained_wal_bytes 512",
+        "walpost_slot_active 1",
+        "walpost_slot_wal_status{status=\"reserved\"} 1",
+        "walpost_slot_wal_status{status=\"lost\"} 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("safe_wal_size"), "{text}");
+}

@@ -1,0 +1,110 @@
+//! What the publication must carry: every insert into our table, whole and under its name.
+
+use crate::{
+    config::TableName,
+    error::{Exit, Stop},
+    pg::{
+        quote::{ident, table},
+        slot::{Names, Publication, Table},
+    },
+    stop,
+};
+
+/// Every insert into the table comes through the publication, whole and under the table's name.
+pub fn covers(publication: &Publication, found: &Table, names: &Names) -> Result<(), Stop> {
+    let Names {
+        publication: name,
+        table: outbox,
+        ..
+    } = names;
+    let (alter, outbox) = (format!("ALTER PUBLICATION {}", ident(name)), table(outbox));
+    let again = format!("`BEGIN; {alter} DROP TABLE {outbox}; {alter} ADD TABLE {outbox}; COMMIT`");
+    let missed = "rows that were written meanwhile are not in the stream";
+    if !publication.insert {
+        return Err(stop!(
+            Exit::Slot,
+            "publication {name} leaves out inserts: `{alter} SET (publish = 'insert')`; {missed}"
+        ));
+    }
+    if !publication.names_table && !publication.names_root {
+        return Err(stop!(
+            Exit::Slot,
+            "publication {name} does not cover table {outbox}: `{alter} ADD TABLE {outbox}`; {missed}"
+        ));
+    }
+    if found.kind == 'p' && !publication.via_root {
+        return Err(stop!(
+            Exit::Slot,
+            "table {outbox} is partitioned and publication {name} publishes its partitions under their \
+             own names: `{alter} SET (publish_via_partition_root = true)`"
+        ));
+    }
+    if found.partition && publication.via_root && publication.names_root {
+        return Err(stop!(
+            Exit::Slot,
+            "table {outbox} is a partition and publication {name} publishes its rows under the \
+             partitioned table's name: set `outbox.table` to that table"
+        ));
+    }
+    if let Some(filter) = &publication.filter {
+        return Err(stop!(
+            Exit::Slot,
+            "publication {name} has the row filter {filter} on table {outbox}, so rows are left out \
+             silently: {again}"
+        ));
+    }
+    let left_out: Vec<_> = match &publication.columns {
+        Some(list) => names
+            .columns
+            .iter()
+            .filter(|c| !list.contains(c))
+            .map(String::as_str)
+            .collect(),
+        None => Vec::new(),
+    };
+    if !left_out.is_empty() {
+        return Err(stop!(
+            Exit::Slot,
+            "publication {name} has a column list on table {outbox} without {}: {again}",
+            left_out.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// The publication carries more than it must.
+pub fn wider(publication: &Publication, names: &Names) -> Vec<String> {
+    let name = &names.publication;
+    let mut warnings = Vec::new();
+    if publication.all_tables {
+        warnings.push(format!(
+            "publication {name} is FOR ALL TABLES: the server decodes and sends every table's inserts; \
+             they are read and ignored"
+        ));
+    }
+    let more: Vec<_> = [
+        ("update", publication.update),
+        ("delete", publication.delete),
+        ("truncate", publication.truncate),
+    ]
+    .into_iter()
+    .filter_map(|(verb, on)| on.then_some(verb))
+    .collect();
+    if !more.is_empty() {
+        warnings.push(format!(
+            "publication {name} publishes {} too, which become no records, and with update or delete a \
+             table without primary key refuses those: `ALTER PUBLICATION {} SET (publish = 'insert')`",
+            more.join(", "),
+            ident(name)
+        ));
+    }
+    warnings
+}
+
+pub fn create_publication(name: &str, outbox: &TableName) -> String {
+    format!(
+        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert', publish_via_partition_root = true)",
+        ident(name),
+        table(outbox)
+    )
+}

@@ -1,0 +1,81 @@
+//! Our row in `walpost.slot`, as `init` writes it.
+
+use tokio_postgres::{
+    Client,
+    types::{ToSql, Type},
+};
+
+use crate::{
+    lsn::Lsn,
+    pg::{
+        setup::{explain, unless_denied},
+        slot::{Names, SlotFacts},
+    },
+};
+
+/// From here on the slot counts as half-made until `record_ready`.
+pub async fn creating(client: &Client, slot: &str) -> anyhow::Result<()> {
+    // Another life: positions of an earlier slot of this name may come again.
+    let text = "INSERT INTO walpost.slot AS s (slot, state) VALUES ($1, 'creating')
+        ON CONFLICT (slot) DO UPDATE SET state = 'creating', life = s.life + 1, updated_at = pg_catalog.now()";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
+/// Undoes `record_creating` where there was no row before.
+pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text = "DELETE FROM walpost.slot WHERE slot = $1 AND state = 'creating'";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
+/// The slot's identity, and `ready`. Nothing was confirmed in this life yet.
+pub async fn ready(
+    client: &Client,
+    facts: &SlotFacts,
+    names: &Names,
+    consistent_point: Lsn,
+) -> anyhow::Result<()> {
+    let fingerprint = facts
+        .publication
+        .as_ref()
+        .map(|p| p.fingerprint.to_string());
+    let (database, system) = (&facts.database, &facts.server.system_identifier);
+    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication)
+        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb)
+        ON CONFLICT (slot) DO UPDATE SET state = 'ready', system_identifier = $2, database = $3, plugin = 'pgoutput',
+          consistent_point = $4::pg_catalog.pg_lsn, publication = $5::jsonb, confirmed_lsn = NULL, committed_at = NULL,
+          reserved_lsn = NULL, holder = NULL, updated_at = pg_catalog.now()";
+    let at = consistent_point.to_string();
+    let values: &[(&(dyn ToSql + Sync), Type)] = &[
+        (&names.slot, Type::TEXT),
+        (system, Type::TEXT),
+        (database, Type::TEXT),
+        (&at, Type::TEXT),
+        (&fingerprint, Type::TEXT),
+    ];
+    execute(client, text, values).await
+}
+
+/// Drops the slot if it is there and nobody reads it.
+pub async fn drop_slot(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text =
+        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots
+        WHERE slot_name = $1 AND NOT active";
+    client
+        .query_typed(text, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(explain)?;
+    Ok(())
+}
+
+async fn execute(
+    client: &Client,
+    text: &str,
+    values: &[(&(dyn ToSql + Sync), Type)],
+) -> anyhow::Result<()> {
+    client.query_typed(text, values).await.map_err(|error| {
+        unless_denied(error, "write to walpost.slot", || {
+            "its owner is another role: let that role run init, or `GRANT SELECT, INSERT, UPDATE, DELETE ON walpost.slot`".into()
+        })
+    })?;
+    Ok(())
+}

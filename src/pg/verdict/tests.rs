@@ -1,0 +1,144 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::pg::slot::tests::{good, names};
+
+/// The verdict when one thing of a good slot is otherwise.
+fn with(pointer: &str, value: Value) -> Result<Vec<String>, Stop> {
+    let mut facts = good();
+    *facts.pointer_mut(pointer).unwrap() = value;
+    verdict(&serde_json::from_value(facts).unwrap(), &names())
+}
+
+#[test]
+fn what_is_lost_or_waiting_stops_with_its_repair() {
+    for (pointer, value, exit, words) in [
+        ("/schema_version", json!(9999), Exit::Usage, "version 9999"),
+        ("/record", Value::Null, Exit::Slot, "run `walpost init`"),
+        (
+            "/record/state",
+            json!("creating"),
+            Exit::Slot,
+            "state creating",
+        ),
+        (
+            "/record/system_identifier",
+            json!("1"),
+            Exit::Slot,
+            "system identifier 1",
+        ),
+        ("/slot", Value::Null, Exit::Slot, "slot walpost is missing"),
+        (
+            "/slot/plugin",
+            json!("test_decoding"),
+            Exit::Slot,
+            "plugin test_decoding",
+        ),
+        ("/slot/plugin", Value::Null, Exit::Slot, "physical"),
+        (
+            "/slot/database",
+            json!("other"),
+            Exit::Slot,
+            "database other",
+        ),
+        (
+            "/slot/wal_status",
+            json!("lost"),
+            Exit::Slot,
+            "max_slot_wal_keep_size",
+        ),
+        (
+            "/table",
+            Value::Null,
+            Exit::Usage,
+            "table public.outbox does not exist",
+        ),
+        ("/table/partition", json!(true), Exit::Slot, ""),
+        (
+            "/publication",
+            Value::Null,
+            Exit::Slot,
+            "publication walpost is missing",
+        ),
+        (
+            "/publication/insert",
+            json!(false),
+            Exit::Slot,
+            "SET (publish = 'insert')",
+        ),
+        (
+            "/publication/names_table",
+            json!(false),
+            Exit::Slot,
+            "ADD TABLE public.outbox",
+        ),
+        (
+            "/publication/filter",
+            json!("(a > 1)"),
+            Exit::Slot,
+            "row filter (a > 1)",
+        ),
+        (
+            "/publication/columns",
+            json!(["seq", "event_id"]),
+            Exit::Slot,
+            "without aggregate_type, ",
+        ),
+        (
+            "/holder/sync_state",
+            json!("sync"),
+            Exit::Slot,
+            "synchronous_standby_names",
+        ),
+    ] {
+        if words.is_empty() {
+            // A partition that is published under its own name is a table like any other.
+            assert!(with(pointer, value).is_ok());
+            continue;
+        }
+        let stop = with(pointer, value).expect_err(pointer);
+        assert!(
+            stop.exit == exit && stop.to_string().contains(words),
+            "{pointer}: {:?} {stop}",
+            stop.exit
+        );
+    }
+}
+
+#[test]
+fn what_is_only_wider_or_near_warns() {
+    assert!(with("/slot/active", json!(false)).unwrap().is_empty());
+    for (pointer, value, words) in [
+        ("/publication/all_tables", json!(true), "FOR ALL TABLES"),
+        ("/publication/delete", json!(true), "publishes delete too"),
+        ("/slot/wal_status", json!("unreserved"), "about to be lost"),
+    ] {
+        let warnings = with(pointer, value).unwrap();
+        assert!(
+            warnings.len() == 1 && warnings[0].contains(words),
+            "{pointer}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn partitions_come_under_the_name_that_is_configured() {
+    let mut facts = good();
+    facts["table"]["kind"] = json!("p");
+    facts["publication"]["via_root"] = json!(false);
+    let stop = verdict(&serde_json::from_value(facts).unwrap(), &names()).unwrap_err();
+    assert!(
+        stop.to_string()
+            .contains("publish_via_partition_root = true"),
+        "{stop}"
+    );
+    let mut facts = good();
+    facts["table"]["partition"] = json!(true);
+    facts["publication"]["names_root"] = json!(true);
+    let stop = verdict(&serde_json::from_value(facts).unwrap(), &names()).unwrap_err();
+    assert!(
+        stop.to_string()
+            .contains("under the partitioned table's name"),
+        "{stop}"
+    );
+}
