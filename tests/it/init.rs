@@ -1,5 +1,7 @@
 //! `init`: what it makes, what it finds, what it leaves alone.
 
+use rustix::process::Signal;
+
 use crate::harness::{Scene, kafka::Kafka, postgres::Cluster, sql::Sql, until};
 
 #[test]
@@ -212,7 +214,9 @@ fn init_refuses_a_slot_of_another_plugin_or_database_or_in_use() {
         .run(&format!("SELECT pg_drop_replication_slot('{name}')"));
 
     walpost.init();
-    let _run = scene.started(&walpost);
+    let mut run = scene.started(&walpost);
+    // Or it would notice that its row is gone, and let go.
+    run.signal(Signal::STOP);
     scene.sql.run("DELETE FROM walpost.slot");
     walpost.command(&["init"]).expect(4, &[name]);
     assert!(scene.slot().is_some());

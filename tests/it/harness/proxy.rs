@@ -146,6 +146,8 @@ impl Shared {
             open.set_nonblocking(true)
                 .expect("a socket that does not block");
             match open.accept() {
+                // Closed by dropping it: the port was to be shut a moment ago.
+                Ok(_) if self.refusing.load(Relaxed) => {}
                 Ok((client, _)) => self.clone().pair(client),
                 Err(_) => thread::sleep(Duration::from_millis(2)),
             }
@@ -235,7 +237,8 @@ impl Shared {
                 }
                 Err(_) => 0,
             };
-            if pair.fate.load(Relaxed) == SWALLOWED {
+            // What came after the fault does not pass any more.
+            if pair.fate.load(Relaxed) != ALIVE {
                 continue;
             }
             if rate > 0 {
