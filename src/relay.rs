@@ -330,6 +330,9 @@ impl Relay {
         }
         self.now = jiff::Timestamp::now();
         self.sender.pump(&mut self.ledger, self.now);
+        if self.sender.has_many_oversized() && self.factory.halve_batches() {
+            self.sender.clear_suspects(&mut self.ledger);
+        }
         if self.sender.batches_are_too_large() && self.factory.halve_batches() {
             self.sender.abandon_main();
         }

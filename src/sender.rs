@@ -120,7 +120,12 @@ pub struct Sender<P> {
     poison: Option<Poison>,
     /// The newest row of a batch that was refused for its size.
     oversized: Option<Seq>,
+    /// How many rows were refused so since the last producer was made.
+    oversized_rows: usize,
 }
+
+/// A probe takes a round trip; more suspects than this are better cleared by smaller batches.
+const MANY_SUSPECTS: usize = 256;
 
 impl<P: Enqueue> Sender<P> {
     pub fn new(main: P, probe: P) -> Self {
@@ -134,6 +139,7 @@ impl<P: Enqueue> Sender<P> {
             cursor: Seq(0),
             poison: None,
             oversized: None,
+            oversized_rows: 0,
         }
     }
 
@@ -374,6 +380,7 @@ impl<P: Enqueue> Sender<P> {
             (Source::Main, Class::Event, _) => {
                 if is_size(code) {
                     self.oversized = self.oversized.max(Some(seq));
+                    self.oversized_rows += 1;
                 }
                 RowState::Suspect
             }
@@ -399,6 +406,29 @@ impl<P: Enqueue> Sender<P> {
     /// The oldest row that can never be delivered.
     pub fn poison(&self) -> Option<&Poison> {
         self.poison.as_ref()
+    }
+
+    /// So many rows are suspects for their batches' size that the failed producer told all: with
+    /// smaller batches most are cleared at once, each alone would cost a round trip.
+    pub fn has_many_oversized(&self) -> bool {
+        self.oversized_rows > MANY_SUSPECTS
+            && self.in_main == 0
+            && matches!(self.main, Main::Draining(_))
+    }
+
+    /// Smaller batches come: nobody is a suspect yet.
+    pub fn clear_suspects(&mut self, ledger: &mut Ledger) {
+        (self.oversized, self.oversized_rows) = (None, 0);
+        let mut from = Seq(0);
+        while let Some(seq) = ledger.first_from(from) {
+            if ledger
+                .row(seq)
+                .is_some_and(|row| row.state == RowState::Suspect)
+            {
+                ledger.set_state(seq, RowState::Waiting);
+            }
+            from = seq.next();
+        }
     }
 
     /// Batches were refused for their size, all their records were tried alone, and none was too
@@ -485,6 +515,7 @@ impl<P: Enqueue> Sender<P> {
             "records without an outcome"
         );
         self.main = Main::Ready(main);
+        self.oversized_rows = 0;
         self.rewind(ledger);
     }
 
@@ -529,7 +560,7 @@ impl<P: Enqueue> Sender<P> {
             main.purge_queue();
         }
         self.poison = None;
-        self.oversized = None;
+        (self.oversized, self.oversized_rows) = (None, 0);
         self.topics.forget_enqueued();
         self.rewind(ledger);
     }
