@@ -46,6 +46,7 @@ use crate::{
         pgoutput::{Change, Tuple},
         server_error::ServerError,
         slot::SlotFacts,
+        verdict::start_anew,
         watch::{Answer, Progress, Question, Watch},
         wire::{Event, Stream},
     },
@@ -378,12 +379,11 @@ impl Relay {
             // From 18 on rows are skipped with this warning alone.
             Some("LoadPublications") => Err(stop!(
                 Exit::Slot,
-                "publication {} did not exist at this position of the stream (after {}): the rows written while it was missing are not streamed. \
-                 Nothing behind that position was confirmed; publish the missing rows from the table by hand, drop the slot \
-                 (SELECT pg_drop_replication_slot('{}')), delete its row from walpost.slot and run `walpost init`",
+                "publication {} did not exist at this position of the stream (after {}): rows written while it was missing are not \
+                 streamed, and nothing behind that position was confirmed. {}",
                 self.config.postgres.publication,
                 self.ledger.received(),
-                self.config.postgres.slot,
+                start_anew(&self.config.postgres.slot),
             )
             .into()),
             // A standby that must have the WAL first lags behind: the stream waits, that is all.

@@ -147,6 +147,10 @@ impl<P: Enqueue> Sender<P> {
                     Sent::Full | Sent::Poison => return,
                     Sent::Fatal => return self.abandon_main(),
                 },
+                Some(RowState::Suspect) if self.is_topic_closed(ledger, seq) => {
+                    // Behind the rows of its topic that wait. A guilty one will fail again.
+                    self.wait_at_gate(ledger, seq, now);
+                }
                 Some(RowState::Suspect) => {
                     // In order and alone: what was enqueued before it must have arrived.
                     if ledger.enqueued() == 0 && self.probing.is_none() {
@@ -170,12 +174,14 @@ impl<P: Enqueue> Sender<P> {
             if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
                 return;
             }
-            if ledger
-                .row(seq)
-                .is_none_or(|row| row.state == RowState::Probing)
-            {
-                self.topics.leave(number);
-                continue;
+            match ledger.row(seq).map(|row| row.state) {
+                None => {
+                    self.topics.leave(number);
+                    continue;
+                }
+                // Its own report decides; those behind it wait for it.
+                Some(RowState::Probing) => return,
+                Some(_) => {}
             }
             match self.enqueue(ledger, seq) {
                 Ok(()) => self.topics.leave(number),
@@ -203,11 +209,22 @@ impl<P: Enqueue> Sender<P> {
             Err(Refusal::Closed(state)) => {
                 if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
                     self.topics.answer(number, state);
-                    self.topics.wait(number, seq, now);
-                    ledger.set_state(seq, RowState::Gated);
                 }
+                self.wait_at_gate(ledger, seq, now);
                 Sent::Gated
             }
+        }
+    }
+
+    fn is_topic_closed(&self, ledger: &Ledger, seq: Seq) -> bool {
+        let topic = ledger.row(seq).and_then(|row| row.topic);
+        topic.is_some_and(|number| !self.topics.takes(number))
+    }
+
+    fn wait_at_gate(&mut self, ledger: &mut Ledger, seq: Seq, now: jiff::Timestamp) {
+        if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
+            self.topics.wait(number, seq, now);
+            ledger.set_state(seq, RowState::Gated);
         }
     }
 

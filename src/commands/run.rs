@@ -22,6 +22,7 @@ use crate::{
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
         tls::Stream,
+        verdict::start_anew,
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
@@ -341,10 +342,10 @@ impl Publisher {
             Ok(_) => stop!(
                 Exit::Slot,
                 "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. Publish them from the table by hand, \
-                 drop the slot (SELECT pg_drop_replication_slot('{slot}')), delete its row from walpost.slot and run `walpost init`",
+                 stream: rows written before it was created can't be streamed by this slot. {anew}",
                 slot = self.names.slot,
                 publication = self.names.publication,
+                anew = start_anew(&self.names.slot),
             )
             .into(),
             Err(Failure::Stop(stop)) => stop.into(),

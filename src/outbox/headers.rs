@@ -146,7 +146,9 @@ impl Visitor<'_> for Append<'_> {
 mod tests {
     use super::*;
 
-    fn spread(json: &str) -> Result<(Vec<(String, Option<String>)>, u64), Unmappable> {
+    type Spread = (Vec<(String, Option<String>)>, u64);
+
+    fn spread(json: &str) -> Result<Spread, Unmappable> {
         let mut headers = Headers::default();
         let dropped = headers.spread(json.as_bytes())?;
         let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();

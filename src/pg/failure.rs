@@ -20,6 +20,12 @@ pub struct Refused {
     pub other_way: bool,
 }
 
+/// The server is there and takes no connection now. While a stream is open it means that the server
+/// is stopping.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotConnectNow(pub String);
+
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
@@ -103,7 +109,8 @@ pub fn classify(code: &SqlState, message: &str, during: During, who: &Who) -> Fa
             Failure::Passing(text(&advice))
         }
         c if *c == SqlState::CANNOT_CONNECT_NOW => {
-            Failure::Passing(text("the server is starting, stopping or recovering"))
+            let text = text("the server is starting, stopping or recovering");
+            Failure::Passing(CannotConnectNow(text.to_string()).into())
         }
         c if *c == SqlState::READ_ONLY_SQL_TRANSACTION => Failure::Passing(text(
             "the server is a standby or read-only; target_session_attrs=primary looks for another host",

@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     conninfo::{Address, ConnInfo, Host, Password, SessionAttrs, SslMode, Tcp, socket},
-    failure::Refused,
+    failure::{CannotConnectNow, Refused},
     tls::{self, Stream},
 };
 use crate::error::Failure;
@@ -53,6 +53,7 @@ where
     F: Future<Output = Result<T, Refused>>,
 {
     let mut troubles: Vec<String> = Vec::new();
+    let mut stopping = false;
     let mut note = |trouble: String| {
         if !troubles.contains(&trouble) {
             troubles.push(trouble);
@@ -90,16 +91,21 @@ where
                         info.has_logged_in();
                         return Ok(session);
                     }
-                    Err(Failure::Passing(error)) => note(format!("{error:#}")),
+                    Err(Failure::Passing(error)) => {
+                        stopping |= error.is::<CannotConnectNow>();
+                        note(format!("{error:#}"));
+                    }
                     Err(stop) => return Err(stop),
                 }
             }
         }
     }
-    Err(Failure::Passing(anyhow!(
-        "cannot connect to PostgreSQL: {}",
-        troubles.join("; ")
-    )))
+    let text = format!("cannot connect to PostgreSQL: {}", troubles.join("; "));
+    Err(Failure::Passing(if stopping {
+        CannotConnectNow(text).into()
+    } else {
+        anyhow!(text)
+    }))
 }
 
 /// With TLS, without, or one after the other, as `sslmode` says.

@@ -171,7 +171,7 @@ fn pressure(slot: &Slot, names: &Names) -> Option<String> {
 }
 
 /// What can be done when the slot's position is gone for good.
-fn start_anew(slot: &str) -> String {
+pub fn start_anew(slot: &str) -> String {
     // The row stays: it counts the lives of the slot.
     format!(
         "To go on with rows committed from now on: `UPDATE walpost.slot SET state = 'creating' WHERE slot = {}`, \

@@ -11,11 +11,12 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{MissedTickBehavior, interval, timeout},
 };
-use tokio_postgres::{Client, error::SqlState, types::Type};
+use tokio_postgres::{Client, types::Type};
 use tracing::debug;
 
 use super::{
     conninfo::ConnInfo,
+    failure::{CannotConnectNow, of_statement},
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
@@ -215,22 +216,35 @@ impl Task {
                 if let Some(progress) = progress {
                     note(client, &self.names.slot, &progress)
                         .await
-                        .map_err(lost)?;
+                        .map_err(|error| self.lost(error))?;
                 }
-                let facts = facts(client, &self.names).await.map_err(lost)?;
+                let facts = facts(client, &self.names)
+                    .await
+                    .map_err(|error| self.lost(error))?;
                 self.state.lock().slot = Some((facts.clone(), Instant::now()));
-                Ok(match verdict(&facts, &self.names) {
-                    // The relay logs warnings when they change; a check repeats them.
-                    Ok(_) if facts.server.in_recovery => Answer::Lost(anyhow!(
+                if facts.server.in_recovery {
+                    // Slots and their states are those of the past there.
+                    return Err(Answer::Lost(anyhow!(
                         "database {} is on a standby in recovery, not on the primary",
                         self.info.database
-                    )),
+                    )));
+                }
+                Ok(match verdict(&facts, &self.names) {
+                    // The relay logs warnings when they change; a check repeats them.
                     Ok(_) => Answer::Fine(Box::new(facts)),
                     Err(stop) => Answer::Broken(stop),
                 })
             }
         };
-        answer.map_err(lost)
+        answer.map_err(|error| self.lost(error))
+    }
+
+    /// A missing right is an end; everything else passes.
+    fn lost(&self, error: tokio_postgres::Error) -> Answer {
+        match of_statement(error, "check the slot", &self.info) {
+            Failure::Passing(error) => Answer::Lost(error),
+            Failure::Stop(stop) => Answer::Broken(stop),
+        }
     }
 
     async fn connect(&mut self) -> Result<(), Answer> {
@@ -242,23 +256,12 @@ impl Task {
                 Ok(())
             }
             Err(Failure::Stop(stop)) => Err(Answer::Broken(stop)),
-            Err(Failure::Passing(error)) if is_cannot_connect_now(&error) => {
+            Err(Failure::Passing(error)) if error.is::<CannotConnectNow>() => {
                 Err(Answer::ServerStopping)
             }
             Err(Failure::Passing(error)) => Err(Answer::Lost(error)),
         }
     }
-}
-
-fn lost(error: tokio_postgres::Error) -> Answer {
-    Answer::Lost(anyhow::Error::new(error).context("check the slot"))
-}
-
-fn is_cannot_connect_now(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        let error = cause.downcast_ref::<tokio_postgres::Error>();
-        error.and_then(tokio_postgres::Error::code) == Some(&SqlState::CANNOT_CONNECT_NOW)
-    })
 }
 
 async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
