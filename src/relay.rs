@@ -35,7 +35,7 @@ use crate::{
         context::{self, Deliveries, Settled, Source},
         failure::code_name,
         producer::Producer,
-        topics::TopicState,
+        topics::{Topic, TopicState},
     },
     ledger::{ConfirmedLsn, Ledger},
     lsn::{Lsn, PgTime},
@@ -71,8 +71,12 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 /// Messages taken from the read buffer before reports of Kafka are looked at again.
 const BATCH: usize = 512;
 
-/// A server that shuts down waits for us no longer than this.
-const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+/// The slot is looked at this soon when rows come and nothing is to be confirmed: if we were taken
+/// for a synchronous standby, the application's commits would be waiting for us.
+const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
+
+/// A failed producer that owes reports may have got records back into its queue.
+const PURGE_AGAIN: Duration = Duration::from_secs(1);
 
 /// A failed producer that owes reports for longer is worth a word.
 const DRAIN_WARNING: Duration = Duration::from_secs(30);
@@ -100,6 +104,8 @@ struct Session<S> {
     asked: Option<Option<Lsn>>,
     /// When the last check began.
     checked: Instant,
+    /// The newest position then.
+    checked_received: Lsn,
     check_now: bool,
     /// When the server last said anything.
     heard: Instant,
@@ -116,10 +122,20 @@ struct Session<S> {
 }
 
 /// A failed producer whose last reports are awaited.
-#[derive(Default)]
 struct Draining {
     since: Option<Instant>,
+    purged: Instant,
     warned: bool,
+}
+
+impl Default for Draining {
+    fn default() -> Self {
+        Draining {
+            since: None,
+            purged: Instant::now(),
+            warned: false,
+        }
+    }
 }
 
 /// Everything that outlives a stream.
@@ -153,11 +169,10 @@ impl Relay {
         properties: &[(String, String)],
     ) -> anyhow::Result<Self> {
         let deliveries = Arc::new(Deliveries::default());
-        let factory = Factory::new(&config, properties, deliveries.clone());
+        let factory = Factory::new(config.clone(), properties, deliveries.clone());
         let make = |source| {
-            factory
-                .make(source)
-                .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))
+            let made = factory.make(source);
+            made.map_err(|error| stop!(Exit::Usage, "kafka.properties: {error:#}"))
         };
         let sender = Sender::new(make(Source::Main)?, make(Source::Probe)?);
         let delivery = &config.delivery;
@@ -201,6 +216,7 @@ impl Relay {
             held: None,
             asked: None,
             checked: now,
+            checked_received: Lsn::ZERO,
             check_now: true,
             heard: now,
             reported: now,
@@ -314,6 +330,9 @@ impl Relay {
         }
         self.now = jiff::Timestamp::now();
         self.sender.pump(&mut self.ledger, self.now);
+        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
+            self.sender.abandon_main();
+        }
         self.factory.renew(&mut self.sender, &self.metrics);
         self.inquirer.ask(&self.sender);
         if session.ending.is_none()
@@ -544,6 +563,14 @@ impl Relay {
                 }
             }
             context::Report::Down(reason) => self.kafka_trouble(reason),
+            context::Report::Refused(reason) => {
+                self.kafka_trouble(reason);
+                // The files may hold other credentials by now: only a new client reads them.
+                if self.factory.has_files() {
+                    self.sender.abandon_main();
+                    self.factory.start_probe();
+                }
+            }
         }
     }
 
@@ -577,7 +604,7 @@ impl Relay {
                 factory::discard(old);
             }
             Made::Failed(source, error) => {
-                self.kafka_trouble(format!("no new producer: {error}"));
+                self.kafka_trouble(format!("no new producer: {error:#}"));
                 self.factory.start(source);
             }
         }
@@ -678,7 +705,10 @@ impl Relay {
         let due = match &session.ending {
             // Each look also shows how far the slot is.
             Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
-            None => self.ledger.wants_check() && since >= self.config.postgres.status_interval,
+            None => {
+                (self.ledger.wants_check() && since >= self.config.postgres.status_interval)
+                    || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
+            }
         };
         if !(session.check_now || due || since >= IDLE_CHECK) {
             return;
@@ -688,6 +718,7 @@ impl Relay {
             session.asked = Some(self.ledger.boundary());
             session.checked = Instant::now();
             session.check_now = false;
+            session.checked_received = self.ledger.received();
         }
     }
 
@@ -754,14 +785,21 @@ impl Relay {
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
             let covered = self.ledger.frontier() >= self.ledger.ceiling();
-            if (covered && session.stream.is_sent()) || since.elapsed() >= SERVER_SHUTDOWN_GRACE {
+            if (covered && session.stream.is_sent())
+                || since.elapsed() >= self.config.postgres.server_shutdown_grace
+            {
                 return Err(Failure::Passing(anyhow!(
                     "the server is shutting down; released the slot with {} unconfirmed rows",
                     self.ledger.rows()
                 )));
             }
         }
+        self.give_up_on_topics();
         if let Some(owed) = self.sender.draining() {
+            if session.draining.purged.elapsed() >= PURGE_AGAIN {
+                session.draining.purged = Instant::now();
+                self.sender.purge_again();
+            }
             let since = session.draining.since.get_or_insert_with(Instant::now);
             if since.elapsed() >= DRAIN_WARNING && !session.draining.warned {
                 session.draining.warned = true;
@@ -773,6 +811,23 @@ impl Relay {
         let rate = self.rate.per_second();
         self.state.lock().events_per_second = rate;
         Ok(())
+    }
+
+    /// Topics that stayed closed for too long.
+    fn give_up_on_topics(&mut self) {
+        let limit = self.config.delivery.setup_retry_for;
+        let overdue = |topic: &Topic| {
+            let waited = Duration::try_from(self.now.duration_since(topic.since?)).ok()?;
+            (topic.state != TopicState::Unasked && waited >= limit).then_some(waited)
+        };
+        let found = self
+            .sender
+            .topics
+            .to_ask()
+            .find_map(|(n, topic)| Some((n, overdue(topic)?)));
+        if let Some((number, waited)) = found {
+            self.sender.give_up(&self.ledger, number, waited);
+        }
     }
 
     fn publish_state<S>(&mut self, session: &Session<S>) {

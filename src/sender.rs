@@ -6,7 +6,7 @@
 //! open row, and rows that failed by their own or a neighbour's fault (suspects) are sent alone,
 //! through the probe producer, when nothing enqueued before them is open.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -60,7 +60,7 @@ impl fmt::Display for Poison {
         self.topic
             .iter()
             .try_for_each(|topic| write!(f, " for topic {topic}"))?;
-        write!(f, " can never be delivered: {} ({})", self.text, self.code)
+        write!(f, " cannot be delivered: {} ({})", self.text, self.code)
     }
 }
 
@@ -118,6 +118,8 @@ pub struct Sender<P> {
     cursor: Seq,
     /// The oldest row known to be undeliverable: nothing from it on is sent.
     poison: Option<Poison>,
+    /// The newest row of a batch that was refused for its size.
+    oversized: Option<Seq>,
 }
 
 impl<P: Enqueue> Sender<P> {
@@ -131,6 +133,7 @@ impl<P: Enqueue> Sender<P> {
             in_main: 0,
             cursor: Seq(0),
             poison: None,
+            oversized: None,
         }
     }
 
@@ -368,7 +371,12 @@ impl<P: Enqueue> Sender<P> {
             (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Waiting,
             (Source::Probe, Class::Setup, _) => RowState::Waiting,
             (Source::Probe, Class::Passing, _) => RowState::Suspect,
-            (Source::Main, Class::Event, _) => RowState::Suspect,
+            (Source::Main, Class::Event, _) => {
+                if is_size(code) {
+                    self.oversized = self.oversized.max(Some(seq));
+                }
+                RowState::Suspect
+            }
             (Source::Main, _, _) => RowState::Waiting,
         };
         ledger.set_state(seq, state);
@@ -393,6 +401,46 @@ impl<P: Enqueue> Sender<P> {
         self.poison.as_ref()
     }
 
+    /// Batches were refused for their size, all their records were tried alone, and none was too
+    /// large: told once.
+    pub fn batches_are_too_large(&mut self) -> bool {
+        let tried = self.oversized.is_some_and(|last| last < self.cursor);
+        if tried && self.poison.is_none() {
+            self.oversized = None;
+        }
+        tried && self.poison.is_none()
+    }
+
+    /// Rows have waited too long for their topic: the first of them is where the publisher stops.
+    pub fn give_up(&mut self, ledger: &Ledger, number: usize, waited: Duration) {
+        let topic = self.topics.get(number);
+        let Some((seq, row)) = topic
+            .waiting
+            .front()
+            .and_then(|seq| Some((*seq, ledger.row(*seq)?)))
+        else {
+            return;
+        };
+        let code = match topic.state {
+            TopicState::Denied => Code::TopicAuthorizationFailed,
+            _ => Code::UnknownTopicOrPartition,
+        };
+        let text = format!(
+            "{}; {} rows have waited for it for {} s (delivery.setup_retry_for). Create the topic or grant the right to write to it",
+            topic.reason(),
+            topic.waiting.len(),
+            waited.as_secs(),
+        );
+        let poison = poison(
+            seq,
+            row,
+            Some(topic.name.to_string()),
+            code_name(code),
+            text,
+        );
+        self.found(poison);
+    }
+
     /// The main producer failed, or must end: what it didn't send is purged, and its last reports
     /// are awaited.
     pub fn abandon_main(&mut self) {
@@ -403,6 +451,13 @@ impl<P: Enqueue> Sender<P> {
             }
             other => other,
         };
+    }
+
+    /// What was on its way when a connection broke came back into the queue of the failed producer.
+    pub fn purge_again(&self) {
+        if let Main::Draining(main) = &self.main {
+            main.purge_queue();
+        }
     }
 
     /// A producer that told the fate of every record that it took: only then may the next one be
@@ -474,6 +529,7 @@ impl<P: Enqueue> Sender<P> {
             main.purge_queue();
         }
         self.poison = None;
+        self.oversized = None;
         self.topics.forget_enqueued();
         self.rewind(ledger);
     }
@@ -538,6 +594,13 @@ fn refusal(code: Code, seq: Seq, row: &Row, record: &Record<'_>) -> Refusal {
     }
 }
 
+fn is_size(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize
+    )
+}
+
 fn closed_by(code: Code) -> TopicState {
     match code {
         Code::TopicAuthorizationFailed => TopicState::Denied,
@@ -547,7 +610,7 @@ fn closed_by(code: Code) -> TopicState {
 
 fn broker_text(code: Code) -> String {
     match code {
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+        code if is_size(code) => {
             "too large for the topic's max.message.bytes or the broker's message.max.bytes".into()
         }
         Code::InvalidTimestamp => {

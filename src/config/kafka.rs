@@ -1,6 +1,9 @@
 //! Which of the user's librdkafka properties would break the promise that a confirmed row is in
 //! Kafka, in order. Those are refused here, before anything is connected.
 
+use std::path::PathBuf;
+
+use anyhow::Context as _;
 use tracing::warn;
 
 use super::{Kafka, Problem};
@@ -49,7 +52,31 @@ pub(super) fn refuse(kafka: &Kafka) -> Result<(), Problem> {
             return Err(Problem::new(format!("kafka.properties.{name}"), why));
         }
     }
+    for name in kafka.property_files.keys() {
+        let path = format!("kafka.property_files.{name}");
+        if kafka.properties.contains_key(name) {
+            return Err(Problem::new(
+                path,
+                "is set by kafka.properties too; leave one out",
+            ));
+        }
+        // What decides over the promise is not left to a file that may change.
+        if let Some(why) = objection(canonical(name), "a file") {
+            return Err(Problem::new(path, why));
+        }
+    }
     Ok(())
+}
+
+/// The properties whose values are in files, as the files are now. A line's end behind a value is
+/// not part of it.
+pub fn read_property_files(kafka: &Kafka) -> anyhow::Result<Vec<(String, String)>> {
+    let read = |(name, file): (&String, &PathBuf)| {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("read kafka.property_files.{name} from {}", file.display()))?;
+        Ok((name.clone(), text.trim_end_matches(['\r', '\n']).to_owned()))
+    };
+    kafka.property_files.iter().map(read).collect()
 }
 
 /// librdkafka takes topic properties with the prefix `topic.` too.

@@ -195,10 +195,15 @@ fn nearest(message: &str) -> Option<&str> {
 
 /// A problem found after reading, with the place its value came from.
 fn at(problem: Problem, root: &DeTable, source: &Source, variables: &[Variable]) -> String {
-    let parts: Vec<String> = match problem.path.strip_prefix("kafka.properties.") {
-        Some(name) => ["kafka", "properties", name].map(String::from).to_vec(),
-        None => problem.path.split('.').map(String::from).collect(),
-    };
+    // The name of a property has dots of its own.
+    let property = ["properties", "property_files"]
+        .into_iter()
+        .find_map(|table| {
+            let name = problem.path.strip_prefix(&format!("kafka.{table}."))?;
+            Some(["kafka", table, name].map(String::from).to_vec())
+        });
+    let parts: Vec<String> =
+        property.unwrap_or_else(|| problem.path.split('.').map(String::from).collect());
     if let Some(variable) = variables
         .iter()
         .find(|variable| parts.starts_with(&variable.path))

@@ -47,6 +47,9 @@ pub struct Postgres {
     /// Silence longer than this is a dead connection.
     #[serde(deserialize_with = "units::duration")]
     pub receive_timeout: Duration,
+    /// A server that shuts down while rows are not settled waits for us no longer than this.
+    #[serde(deserialize_with = "units::duration")]
+    pub server_shutdown_grace: Duration,
 }
 
 /// Text that is never printed: `Debug` shows `***`.
@@ -78,6 +81,7 @@ impl Default for Postgres {
             password_file: None,
             status_interval: Duration::from_secs(1),
             receive_timeout: Duration::from_secs(30),
+            server_shutdown_grace: Duration::from_secs(10),
         }
     }
 }
@@ -149,6 +153,9 @@ pub struct Kafka {
     /// librdkafka producer properties, passed on.
     #[serde(deserialize_with = "units::properties")]
     pub properties: BTreeMap<String, String>,
+    /// Properties whose values are in files, read again for each new client; an authentication
+    /// failure makes a new client.
+    pub property_files: BTreeMap<String, PathBuf>,
 }
 
 impl std::fmt::Debug for Kafka {
@@ -158,6 +165,7 @@ impl std::fmt::Debug for Kafka {
         f.debug_struct("Kafka")
             .field("brokers", &self.brokers)
             .field("properties", &names)
+            .field("property_files", &self.property_files)
             .finish()
     }
 }
@@ -167,6 +175,7 @@ impl Default for Kafka {
         Kafka {
             brokers: "localhost:9092".into(),
             properties: BTreeMap::new(),
+            property_files: BTreeMap::new(),
         }
     }
 }
@@ -179,6 +188,9 @@ pub struct Delivery {
     /// Bytes of those rows; a larger row is sent alone. At least 1.
     #[serde(deserialize_with = "units::size")]
     pub in_flight_bytes: u64,
+    /// How long rows wait for a topic that is missing or forbidden before the publisher stops.
+    #[serde(deserialize_with = "units::duration")]
+    pub setup_retry_for: Duration,
     /// How long a stop may take to finish, flush and confirm.
     #[serde(deserialize_with = "units::duration")]
     pub shutdown_grace: Duration,
@@ -190,6 +202,7 @@ impl Default for Delivery {
         Delivery {
             in_flight_rows: 20_000,
             in_flight_bytes: 16 << 20,
+            setup_retry_for: Duration::from_secs(300),
             shutdown_grace: Duration::from_secs(10),
         }
     }

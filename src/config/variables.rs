@@ -36,7 +36,9 @@ impl<'e> Variable<'e> {
         let mut path: Vec<String> = path.iter().map(|part| part.to_lowercase()).collect();
         // A property's dots cannot be written in a variable's name, and its value is always text
         // (a password `1_000` must not become a number).
-        let property = path.len() == 3 && path[0] == "kafka" && path[1] == "properties";
+        let property = path.len() == 3
+            && path[0] == "kafka"
+            && matches!(path[1].as_str(), "properties" | "property_files");
         if property {
             path[2] = path[2].replace('_', ".");
         }

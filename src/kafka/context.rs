@@ -45,8 +45,10 @@ pub struct Settled {
 pub enum Report {
     /// A producer of this source reported an error of its own: perhaps it can't go on.
     Error(Source),
-    /// No broker can be reached, or none lets us in.
+    /// No broker can be reached.
     Down(String),
+    /// A broker doesn't let us in.
+    Refused(String),
 }
 
 #[derive(Default)]
@@ -119,13 +121,11 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         debug!(%error, "{reason}");
         let mut inbox = self.deliveries.lock();
-        let down = match error.rdkafka_error_code() {
-            Some(Code::AllBrokersDown) => Some(
-                inbox
-                    .last_error
-                    .clone()
-                    .unwrap_or_else(|| reason.to_owned()),
-            ),
+        let news = match error.rdkafka_error_code() {
+            Some(Code::AllBrokersDown) => {
+                let last = inbox.last_error.clone();
+                Some(Report::Down(last.unwrap_or_else(|| reason.to_owned())))
+            }
             code => {
                 inbox.last_error = Some(reason.to_owned());
                 // A login that is refused is told at once: other brokers will refuse it too.
@@ -134,11 +134,11 @@ impl ClientContext for Context {
                     Code::SSL,
                     Code::SaslAuthenticationFailed,
                 ];
-                code.is_some_and(|code| refused.contains(&code))
-                    .then(|| reason.to_owned())
+                let is_refusal = code.is_some_and(|code| refused.contains(&code));
+                is_refusal.then(|| Report::Refused(reason.to_owned()))
             }
         };
-        inbox.reports.extend(down.map(Report::Down));
+        inbox.reports.extend(news);
         inbox.reports.push(Report::Error(self.source));
         drop(inbox);
         self.deliveries.wake.notify_one();

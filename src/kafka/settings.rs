@@ -13,6 +13,9 @@ const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 /// librdkafka's own default.
 pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;
 
+/// Batches aren't made smaller than this, whatever a topic refuses.
+pub const SMALLEST_BATCH: u32 = 16 << 10;
+
 /// Settings of the main producer. `properties` are the user's, checked to contradict none of ours.
 pub fn main_producer(
     brokers: &str,

@@ -126,6 +126,9 @@ impl Topics {
     pub fn answer(&mut self, number: usize, state: TopicState) -> bool {
         let topic = &mut self.topics[number];
         let news = topic.state != state;
+        if state == TopicState::Open && topic.waiting.is_empty() {
+            topic.since = None;
+        }
         topic.state = state;
         news
     }
@@ -153,12 +156,12 @@ impl Topics {
         }
     }
 
-    /// Nothing waits any more: the rows are walked again from the oldest one.
+    /// Nothing waits any more: the rows are walked again from the oldest one. How long the topic
+    /// has been closed is not forgotten.
     pub fn forget_waiting(&mut self) {
         self.waiting = 0;
         for topic in &mut self.topics {
             topic.waiting.clear();
-            topic.since = None;
         }
     }
 

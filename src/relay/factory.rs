@@ -2,16 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rdkafka::{ClientConfig, error::KafkaResult};
 use tokio::sync::mpsc;
+use tracing::info;
 
 use crate::{
     backoff::Backoff,
-    config::Config,
+    config::{Config, kafka::read_property_files},
     kafka::{
         context::{Deliveries, Source},
         producer::Producer,
-        settings,
+        settings::{self, SMALLEST_BATCH},
     },
     metrics::Metrics,
     sender::Sender,
@@ -20,13 +20,16 @@ use crate::{
 pub enum Made {
     Main(Producer),
     Probe(Producer),
-    Failed(Source, rdkafka::error::KafkaError),
+    Failed(Source, anyhow::Error),
 }
 
+/// All that a producer is made from; files are read anew for each.
 #[derive(Clone)]
 struct Recipe {
-    main: ClientConfig,
-    probe: ClientConfig,
+    config: Arc<Config>,
+    properties: Vec<(String, String)>,
+    /// Smaller than the user's once batches were refused for their size.
+    batch_size: Option<u32>,
     deliveries: Arc<Deliveries>,
 }
 
@@ -41,19 +44,17 @@ pub struct Factory {
 
 impl Factory {
     pub fn new(
-        config: &Config,
+        config: Arc<Config>,
         properties: &[(String, String)],
         deliveries: Arc<Deliveries>,
     ) -> Self {
-        let brokers = &config.kafka.brokers;
-        let client_id = format!("walpost-{}", config.postgres.slot);
-        let main = settings::main_producer(brokers, properties, &config.delivery, &client_id);
-        let probe = settings::probe_producer(brokers, properties, &client_id);
         let (deliver, made) = mpsc::channel(2);
+        let properties = properties.to_vec();
         Factory {
             recipe: Recipe {
-                main,
-                probe,
+                config,
+                properties,
+                batch_size: None,
                 deliveries,
             },
             made,
@@ -64,7 +65,7 @@ impl Factory {
     }
 
     /// Makes one here and now.
-    pub fn make(&self, source: Source) -> KafkaResult<Producer> {
+    pub fn make(&self, source: Source) -> anyhow::Result<Producer> {
         self.recipe.make(source)
     }
 
@@ -97,11 +98,8 @@ impl Factory {
     }
 
     pub fn start(&mut self, source: Source) {
-        let (recipe, deliver, pause) = (
-            self.recipe.clone(),
-            self.deliver.clone(),
-            self.pauses.pause(),
-        );
+        let (recipe, deliver) = (self.recipe.clone(), self.deliver.clone());
+        let pause = self.pauses.pause();
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
             let made = tokio::task::spawn_blocking(move || match (recipe.make(source), source) {
@@ -120,15 +118,58 @@ impl Factory {
     pub fn worked(&mut self) {
         self.pauses.reset();
     }
+
+    /// Batches were refused for their size although no record of them was too large: the next
+    /// producer makes them half as large. `false` when they can't be smaller.
+    pub fn halve_batches(&mut self) -> bool {
+        let now = self
+            .recipe
+            .batch_size
+            .unwrap_or_else(|| self.recipe.configured_batch_size());
+        if now <= SMALLEST_BATCH {
+            return false;
+        }
+        let half = (now / 2).max(SMALLEST_BATCH);
+        info!(
+            batch_size = half,
+            "batches are larger than a topic takes; making smaller ones"
+        );
+        self.recipe.batch_size = Some(half);
+        true
+    }
+
+    /// Whether a new client could log in where the old one could not.
+    pub fn has_files(&self) -> bool {
+        !self.recipe.config.kafka.property_files.is_empty()
+    }
 }
 
 impl Recipe {
-    fn make(&self, source: Source) -> KafkaResult<Producer> {
+    fn make(&self, source: Source) -> anyhow::Result<Producer> {
+        let config = &self.config;
+        let client_id = format!("walpost-{}", config.postgres.slot);
+        let brokers = &config.kafka.brokers;
+        let mut properties = self.properties.clone();
+        properties.extend(read_property_files(&config.kafka)?);
+        if let Some(size) = self.batch_size {
+            properties.push(("batch.size".into(), size.to_string()));
+        }
         let settings = match source {
-            Source::Main => &self.main,
-            Source::Probe => &self.probe,
+            Source::Main => {
+                settings::main_producer(brokers, &properties, &config.delivery, &client_id)
+            }
+            Source::Probe => settings::probe_producer(brokers, &properties, &client_id),
         };
-        Producer::new(settings, source, &self.deliveries)
+        Ok(Producer::new(&settings, source, &self.deliveries)?)
+    }
+
+    fn configured_batch_size(&self) -> u32 {
+        let set = self
+            .properties
+            .iter()
+            .find(|(name, _)| name == "batch.size");
+        set.and_then(|(_, size)| size.parse().ok())
+            .unwrap_or(settings::DEFAULT_BATCH_SIZE)
     }
 }
 
