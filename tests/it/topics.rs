@@ -42,9 +42,14 @@ fn rows_that_wait_for_a_topic_survive_a_kill() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
-    scene.insert_row(&[("aggregate_type", "'late'")]);
+    scene.observe();
+    let late = scene.insert_row(&[("aggregate_type", "'late'")]);
     scene.insert("a", 20);
     scene.wait_records(20);
+    let limit = scene.positions()[&late].commit;
+    always("the slot stays before the waiting row", 2, || {
+        scene.confirmed() <= limit
+    });
     run.kill();
     scene.create_topic("late", 1, &[]);
     until("the slot is free", 20, || {
