@@ -86,6 +86,8 @@ pub struct Start {
     /// Where the slot stands.
     pub confirmed: Lsn,
     pub table_oid: u32,
+    /// bytea and the domains over it.
+    pub bytea_types: Vec<u32>,
     pub epoch: i64,
     /// Of our walsender.
     pub pid: i32,
@@ -205,7 +207,8 @@ impl Relay {
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
         self.ledger.restart(start.confirmed);
-        self.relations.restart(start.table_oid);
+        self.relations
+            .restart(start.table_oid, start.bytea_types.clone());
         self.sender.restart(&mut self.ledger);
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);
