@@ -124,6 +124,9 @@ impl Relay {
         watch: &mut Watch,
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
+        self.metrics
+            .duplicates_possible
+            .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed);
         self.relations
             .restart(start.table_oid, start.bytea_types.clone());

@@ -21,7 +21,7 @@ use super::{
     sql,
 };
 use crate::{
-    error::{Failure, Stop},
+    error::{Exit, Failure, Stop},
     lsn::{Lsn, PgTime},
     state::State,
 };
@@ -66,8 +66,10 @@ pub enum Answer {
 
 /// The relay's end of the task.
 pub struct Watch {
-    questions: mpsc::Sender<Question>,
-    answers: mpsc::Receiver<Answer>,
+    questions: mpsc::Sender<(u64, Question)>,
+    answers: mpsc::Receiver<(Option<u64>, Answer)>,
+    /// The number of the last question.
+    asked: u64,
     waiting: bool,
 }
 
@@ -100,6 +102,7 @@ impl Watch {
             Watch {
                 questions,
                 answers,
+                asked: 0,
                 waiting: false,
             },
             Refresh(refresh),
@@ -108,8 +111,11 @@ impl Watch {
 
     /// Asks; `false` when an answer is still awaited.
     pub fn ask(&mut self, question: Question) -> bool {
-        let asked = !self.waiting && self.questions.try_send(question).is_ok();
-        self.waiting |= asked;
+        let next = self.asked + 1;
+        let asked = !self.waiting && self.questions.try_send((next, question)).is_ok();
+        if asked {
+            (self.asked, self.waiting) = (next, true);
+        }
         asked
     }
 
@@ -117,25 +123,37 @@ impl Watch {
         self.waiting
     }
 
-    /// The next answer; cancel-safe.
-    pub async fn answer(&mut self) -> Answer {
-        let ended = || Answer::Lost(anyhow!("the task of the side connection ended"));
-        let answer = self.answers.recv().await.unwrap_or_else(ended);
-        // A loss comes unasked too; a question that was under way has its own answer then.
-        if !matches!(answer, Answer::ServerStopping | Answer::Lost(_)) || self.waiting {
-            self.waiting = false;
+    /// The next answer, and whether it is to the question: a loss of the connection is told unasked
+    /// too. Cancel-safe.
+    pub async fn answer(&mut self) -> (bool, Answer) {
+        match self.answers.recv().await {
+            Some((None, answer)) => (false, answer),
+            Some((Some(_), answer)) => {
+                self.waiting = false;
+                (true, answer)
+            }
+            None => {
+                let ended = anyhow!("internal: the task of the side connection ended");
+                (false, Answer::Broken(Stop::new(Exit::Error, ended)))
+            }
         }
-        answer
     }
 
-    /// Asks and waits, an older answer left aside.
+    /// Asks and waits; an answer to an older question is left aside.
     pub async fn ask_now(&mut self, question: Question) -> Answer {
-        while self.waiting {
-            self.answer().await;
+        let mut question = Some(question);
+        loop {
+            if !self.waiting
+                && let Some(question) = question.take()
+            {
+                self.ask(question);
+            }
+            match self.answer().await {
+                (true, answer) if question.is_none() => return answer,
+                (false, Answer::Broken(stop)) => return Answer::Broken(stop),
+                _ => {}
+            }
         }
-        while self.answers.try_recv().is_ok() {}
-        self.ask(question);
-        self.answer().await
     }
 }
 
@@ -149,8 +167,8 @@ struct Task {
 impl Task {
     async fn run(
         mut self,
-        mut questions: mpsc::Receiver<Question>,
-        answers: mpsc::Sender<Answer>,
+        mut questions: mpsc::Receiver<(u64, Question)>,
+        answers: mpsc::Sender<(Option<u64>, Answer)>,
         mut refreshes: mpsc::Receiver<oneshot::Sender<SlotFacts>>,
     ) {
         let mut closed = interval(CLOSED_POLL);
@@ -159,7 +177,7 @@ impl Task {
             let answer = tokio::select! {
                 question = questions.recv() => match question {
                     None => return,
-                    Some(question) => self.answer(question).await,
+                    Some((number, question)) => (Some(number), self.answer(question).await),
                 },
                 Some(ask) = refreshes.recv() => {
                     if let Answer::Fine(facts) = self.answer(Question::Check(None)).await {
@@ -173,7 +191,7 @@ impl Task {
                         self.client = None;
                         match self.connect().await {
                             Ok(()) => continue,
-                            Err(answer) => answer,
+                            Err(answer) => (None, answer),
                         }
                     }
                     _ => continue,

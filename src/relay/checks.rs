@@ -34,20 +34,20 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
 
 impl Relay {
+    /// An answer of the side connection; `asked`: to our question, not out of itself.
     pub(super) fn on_answer<S>(
         &mut self,
         session: &mut Session<S>,
-        answer: Answer,
+        (asked, answer): (bool, Answer),
     ) -> Result<(), Failure> {
+        let boundary = if asked { session.asked.take() } else { None };
         match answer {
             Answer::Fine(facts) => {
-                if let Some(asked) = session.asked.take() {
+                if let Some(boundary) = boundary {
                     self.verify_ours(session, &facts)?;
-                    self.ledger.raise_ceiling(asked);
-                    session.stands = facts
-                        .slot
-                        .as_ref()
-                        .and_then(|slot| slot.confirmed_flush_lsn);
+                    self.ledger.raise_ceiling(boundary);
+                    let slot = facts.slot.as_ref();
+                    session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
                 }
                 session.server_stopping = None;
                 if let Some(trouble) = self.state.lock().trouble.take() {
@@ -58,7 +58,6 @@ impl Relay {
             Answer::Broken(stop) => Err(stop.into()),
             Answer::TakenOver(_) => Ok(()),
             Answer::Lost(error) => {
-                session.asked = None;
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
                 if state.trouble.is_none() {
@@ -69,7 +68,6 @@ impl Relay {
                 Ok(())
             }
             Answer::ServerStopping => {
-                session.asked = None;
                 if session.server_stopping.is_none() {
                     info!(
                         rows = self.ledger.rows(),

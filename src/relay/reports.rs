@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rdkafka::types::RDKafkaErrorCode;
 use tracing::{debug, info, warn};
 
 use super::{
@@ -13,7 +14,7 @@ use crate::{
     error::Failure,
     kafka::{
         context::{self, Source},
-        failure::code_name,
+        failure::{Class, code_name},
         producer::Producer,
         topics::{Topic, TopicState},
     },
@@ -46,6 +47,12 @@ impl Relay {
                     let code = code_name(failed.code);
                     debug!(seq = settled.seq.0, code, "not delivered");
                     self.metrics.delivery_failure(failed.class.name(), &code);
+                    // A refusal is certain; anything else may hide a record that arrived.
+                    let may_have_arrived = failed.class == Class::Passing
+                        && failed.code != RDKafkaErrorCode::PurgeQueue;
+                    self.metrics
+                        .duplicates_possible
+                        .inc_by(may_have_arrived.into());
                     self.state.lock().last_error =
                         Some(format!("a record was not delivered: {code}"));
                 }
@@ -123,9 +130,6 @@ impl Relay {
                     rows = self.ledger.rows(),
                     "new producer; unsettled rows are sent again"
                 );
-                self.metrics
-                    .duplicates_possible
-                    .inc_by(self.ledger.rows() as u64);
                 self.sender.install_main(producer, &mut self.ledger);
             }
             Made::Probe(producer) => {
