@@ -29,6 +29,7 @@ use self::{
     factory::Factory,
     inquirer::Inquirer,
     rate::Rate,
+    reports::Trouble,
     session::{Draining, Session, Wire},
 };
 use crate::{
@@ -74,6 +75,7 @@ pub struct Relay {
     latest_settled: Option<PgTime>,
     noted: Instant,
     rate: Rate,
+    kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
     /// Of this turn of the loop.
     now: jiff::Timestamp,
@@ -107,6 +109,7 @@ impl Relay {
             latest_settled: None,
             noted: Instant::now(),
             rate: Rate::default(),
+            kafka_trouble: None,
             warned: Vec::new(),
             now: jiff::Timestamp::now(),
             config,
@@ -270,7 +273,7 @@ impl Relay {
             let since = session.draining.since.get_or_insert_with(Instant::now);
             if since.elapsed() >= DRAIN_WARNING && !session.draining.warned {
                 session.draining.warned = true;
-                self.kafka_trouble(format!("{owed} records without an outcome"));
+                self.kafka_trouble(Trouble::OwesReports, &owed.to_string());
             }
         } else {
             session.draining = Draining::default();

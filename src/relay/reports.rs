@@ -23,6 +23,26 @@ use crate::{
     sender::Report,
 };
 
+/// Why Kafka doesn't take records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    Down,
+    Refused,
+    NoProducer,
+    OwesReports,
+}
+
+impl Trouble {
+    fn text(self) -> &'static str {
+        match self {
+            Trouble::Down => "cannot be reached",
+            Trouble::Refused => "refuses the login (authentication)",
+            Trouble::NoProducer => "no new producer",
+            Trouble::OwesReports => "records without an outcome",
+        }
+    }
+}
+
 impl Relay {
     /// Outcomes of records, and what the client library says of itself.
     pub(super) fn take_reports(&mut self) -> Result<(), Failure> {
@@ -66,9 +86,8 @@ impl Relay {
             let mut state = self.state.lock();
             state.settled_rows += delivered;
             state.last_progress = Instant::now();
-            if let Some(trouble) = state.kafka_trouble.take() {
-                info!(was = trouble, "kafka takes records again");
-            }
+            drop(state);
+            self.kafka_works();
         }
         for report in news {
             self.on_report(report);
@@ -98,9 +117,9 @@ impl Relay {
                     self.factory.start_probe();
                 }
             }
-            context::Report::Down(reason) => self.kafka_trouble(reason),
+            context::Report::Down(reason) => self.kafka_trouble(Trouble::Down, &reason),
             context::Report::Refused(reason) => {
-                self.kafka_trouble(reason);
+                self.kafka_trouble(Trouble::Refused, &reason);
                 // The files may hold other credentials by now: only a new client reads them.
                 if self.factory.has_files() {
                     self.sender.abandon_main();
@@ -110,26 +129,41 @@ impl Relay {
         }
     }
 
-    pub(super) fn kafka_trouble(&mut self, reason: String) {
-        let mut state = self.state.lock();
-        if state.kafka_trouble.is_none() {
-            warn!(
-                brokers = self.config.kafka.brokers,
-                reason, "kafka cannot be reached; waiting"
-            );
+    /// Notes and says that Kafka doesn't take records; each kind of trouble is said once.
+    pub(super) fn kafka_trouble(&mut self, kind: Trouble, reason: &str) {
+        let now = self.kafka_trouble;
+        // Brokers that refuse the login count as down right after: the refusal says more.
+        if now == Some(Trouble::Refused) && kind == Trouble::Down {
+            return;
         }
-        let text = format!("{}: {reason}", self.config.kafka.brokers);
+        let brokers = &self.config.kafka.brokers;
+        let text = format!("{brokers}: {}: {reason}", kind.text());
+        if now != Some(kind) {
+            warn!("kafka {text}; waiting");
+        }
+        self.kafka_trouble = Some(kind);
+        let mut state = self.state.lock();
         state.last_error = Some(text.clone());
         state.kafka_trouble = Some(text);
+    }
+
+    /// A record arrived, or the brokers answered.
+    pub(super) fn kafka_works(&mut self) {
+        if self.kafka_trouble.take().is_some() {
+            self.state.lock().kafka_trouble = None;
+            info!(brokers = self.config.kafka.brokers, "kafka works again");
+        }
     }
 
     pub(super) fn on_producer(&mut self, made: Made) {
         match made {
             Made::Main(producer) => {
-                info!(
-                    rows = self.ledger.rows(),
-                    "new producer; unsettled rows are sent again"
-                );
+                let rows = self.ledger.rows();
+                if self.kafka_trouble.is_none() {
+                    info!(rows, "new producer; unsettled rows are sent again");
+                } else {
+                    debug!(rows, "new producer");
+                }
                 self.sender.install_main(producer, &mut self.ledger);
             }
             Made::Probe(producer) => {
@@ -137,7 +171,7 @@ impl Relay {
                 factory::discard(old);
             }
             Made::Failed(source, error) => {
-                self.kafka_trouble(format!("no new producer: {error:#}"));
+                self.kafka_trouble(Trouble::NoProducer, &format!("{error:#}"));
                 self.factory.start(source);
             }
         }
@@ -151,9 +185,7 @@ impl Relay {
                         let topic = self.sender.topics.get(number);
                         info!(topic = %topic.name, rows = topic.waiting.len(), state = ?topic.state, "topic answered");
                     }
-                    if let Some(was) = self.state.lock().kafka_trouble.take() {
-                        info!(was, "kafka answers again");
-                    }
+                    self.kafka_works();
                 }
                 Err(error) => {
                     debug!(%error, "no answer about a topic");
