@@ -122,6 +122,8 @@ pub struct Sender<P> {
     oversized: Option<Seq>,
     /// How many rows were refused so since the last producer was made.
     oversized_rows: usize,
+    /// The process was paused, and nobody knows yet whether another one took over.
+    suspended: bool,
 }
 
 /// A probe takes a round trip; more suspects than this are better cleared by smaller batches.
@@ -140,11 +142,20 @@ impl<P: Enqueue> Sender<P> {
             poison: None,
             oversized: None,
             oversized_rows: 0,
+            suspended: false,
         }
+    }
+
+    /// Sends nothing until told that the slot is still ours.
+    pub fn suspend(&mut self, suspended: bool) {
+        self.suspended = suspended;
     }
 
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
+        if self.suspended {
+            return;
+        }
         self.release_gates(ledger);
         while let Some(seq) = ledger.first_from(self.cursor) {
             if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
@@ -299,6 +310,7 @@ impl<P: Enqueue> Sender<P> {
         // In order: the gate's first row is the topic's oldest only when the walk has been here and
         // no row of the topic is still in the main producer.
         if self.probing.is_none()
+            && !self.suspended
             && matches!(self.main, Main::Ready(_))
             && self.topics.get(number).enqueued == 0
             && let Some(seq) = self.topics.first_waiting(number)
