@@ -104,6 +104,22 @@ fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
 }
 
 #[test]
+fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
+    let scene = Scene::new();
+    scene.create_topic("order", 3, &[("max.message.bytes", "20000")]);
+    let walpost = scene.walpost();
+    walpost.init();
+    // A backlog: the client packs batches as large as its defaults let it, lz4 and all.
+    for key in ["a", "b", "c", "d"] {
+        scene.sql.run(&scene.rows(key, 2_500, 270));
+    }
+    let mut run = scene.started(&walpost);
+    scene.judge(10_000);
+    run.assert_alive();
+    assert!(!run.says("poison"), "somebody was found guilty");
+}
+
+#[test]
 fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
     for headers in ["'[1, 2]'", "'\"text\"'", "'null'"] {
         let scene = Scene::new();

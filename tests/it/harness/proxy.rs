@@ -20,7 +20,9 @@ pub struct Proxy {
 }
 
 struct Shared {
-    target: SocketAddr,
+    target: Mutex<SocketAddr>,
+    /// Milliseconds that everything is late, both ways.
+    delay: AtomicU64,
     /// Bytes per second toward the target; 0 for no limit.
     rate: AtomicU64,
     /// New connections vanish as behind a firewall.
@@ -55,7 +57,8 @@ impl Proxy {
 
     pub fn listening(port: u16, target: SocketAddr) -> Proxy {
         let shared = Arc::new(Shared {
-            target,
+            target: Mutex::new(target),
+            delay: AtomicU64::new(0),
             rate: AtomicU64::new(0),
             swallowing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -76,12 +79,24 @@ impl Proxy {
     pub fn forward(&self) {
         self.shared.swallowing.store(false, Relaxed);
         self.shared.rate.store(0, Relaxed);
+        self.shared.delay.store(0, Relaxed);
         self.shared.refusing.store(false, Relaxed);
     }
 
     /// At most so many bytes a second toward the target, for each connection.
     pub fn throttle(&self, bytes_per_second: u64) {
         self.shared.rate.store(bytes_per_second, Relaxed);
+    }
+
+    /// Everything is so late, both ways, in whole reads of up to 64 KiB.
+    pub fn delay(&self, milliseconds: u64) {
+        self.shared.delay.store(milliseconds, Relaxed);
+    }
+
+    /// New connections go there, as when a name leads elsewhere; the old ones are reset.
+    pub fn lead_to(&self, target: SocketAddr) {
+        *self.shared.target.lock().expect("no panic under this lock") = target;
+        self.end_all(RESET);
     }
 
     /// Everything vanishes without a word, on old connections and on new ones.
@@ -169,7 +184,7 @@ impl Shared {
             .push(pair.clone());
         thread::spawn(move || {
             let server = if fate == ALIVE {
-                TcpStream::connect(self.target).ok()
+                TcpStream::connect(*self.target.lock().expect("no panic under this lock")).ok()
             } else {
                 None
             };
@@ -237,6 +252,10 @@ impl Shared {
                 }
                 Err(_) => 0,
             };
+            let delay = self.delay.load(Relaxed);
+            if delay > 0 {
+                thread::sleep(Duration::from_millis(delay));
+            }
             // What came after the fault does not pass any more.
             if pair.fate.load(Relaxed) != ALIVE {
                 continue;
