@@ -19,4 +19,5 @@ mod slot;
 mod standby;
 mod status;
 mod topics;
+mod types;
 mod values;
