@@ -18,6 +18,8 @@ mod restart;
 mod slot;
 mod standby;
 mod status;
+mod stream;
+mod surroundings;
 mod topics;
 mod types;
 mod values;
