@@ -84,7 +84,7 @@ fn broker_frozen_and_the_publisher_killed_all_arrive_later() {
 }
 
 #[test]
-fn postgresql_restarted_and_crashed_under_load_nothing_is_lost() {
+fn postgresql_restarted_and_crashed_under_load_nothing_is_lost_on_every_version() {
     let mut cluster = Cluster::start("");
     let scene = Scene::on(cluster.server.clone(), Kafka::shared());
     let walpost = scene.ready(3);
