@@ -6,6 +6,7 @@
 
 mod harness;
 
+mod brokers;
 mod cli;
 mod connection;
 mod credentials;
