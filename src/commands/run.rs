@@ -16,7 +16,7 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, Mapping},
+    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Types},
     pg::{
         conninfo::ConnInfo,
         replication,
@@ -227,7 +227,7 @@ impl Publisher {
             other => return Err(unanswered(other)),
         };
         let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
-        let bytea_types = bytea_types(&mut connection).await?;
+        let types = types(&mut connection).await?;
         self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
@@ -241,7 +241,7 @@ impl Publisher {
                 .context("the slot has no position")
                 .map_err(Failure::Passing)?,
             table_oid: self::table_oid(&facts)?,
-            bytea_types,
+            types,
             epoch,
             pid: connection.pid(),
             wal_sender_timeout,
@@ -406,18 +406,20 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// bytea and the domains over it, domains over domains included.
-async fn bytea_types(connection: &mut Replication<Stream>) -> Result<Vec<u32>, Failure> {
+/// The users' types, and which of them are domains over bytea, domains over domains included.
+async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
     let sql = format!(
         "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
            SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT oid FROM bytea"
+         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
+         WHERE t.oid >= {FIRST_OF_USERS}"
     );
     let rows = connection.simple_query(&sql).await?;
-    let oids = rows
-        .iter()
-        .filter_map(|row| row.first()?.as_deref()?.parse().ok());
-    Ok(oids.collect())
+    let users = rows.iter().filter_map(|row| {
+        let oid = row.first()?.as_deref()?.parse().ok()?;
+        Some((oid, row.get(1)?.as_deref() == Some("t")))
+    });
+    Ok(Types::new(users))
 }
 
 /// Milliseconds; 0 is no timeout.

@@ -81,7 +81,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    pub(super) fn new(brokers: &str, topic: &str, partitions: &[(i32, i32)]) -> Tail {
+    pub(super) fn new(brokers: &str, topic: &str, partitions: &[i32]) -> Tail {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("group.id", "walpost-tests")
@@ -94,12 +94,12 @@ impl Tail {
             .create()
             .expect("a consumer");
         let mut all = TopicPartitionList::new();
-        for (partition, _) in partitions {
+        for partition in partitions {
             all.add_partition_offset(topic, *partition, Offset::Offset(0))
                 .expect("a partition");
         }
         consumer.assign(&all).expect("assign partitions");
-        let partitions = partitions.iter().map(|(partition, _)| *partition).collect();
+        let partitions = partitions.iter().copied().collect();
         Tail {
             consumer,
             topic: topic.to_owned(),
