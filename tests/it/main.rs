@@ -16,4 +16,5 @@ mod slot;
 mod standby;
 mod status;
 mod topics;
+mod torture;
 mod values;
