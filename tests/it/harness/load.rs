@@ -37,7 +37,7 @@ pub enum Kind {
     Long,
     /// Hundreds of rows of one key.
     Bulk,
-    /// One row, up to the largest that the type takes.
+    /// Rows of incompressible text, up to the longest that the type takes.
     Large,
     /// A row without a key: it has no order.
     Keyless,

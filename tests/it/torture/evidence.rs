@@ -106,7 +106,7 @@ impl Evidence {
             let example = verdict.examples.iter().find(|e| e.fault == *fault);
             let text = example.map_or("", |example| &example.history);
             let id = ids(text).find(|id| self.first.contains_key(*id));
-            let text = format!("{count} times; {text}{}", self.around(id));
+            let text = format!("{count} times; {text}{}", self.around(id, history));
             let at = id.and_then(|id| self.first.get(id)).copied();
             history.found(&fault.to_string(), at, text);
         }
@@ -185,13 +185,13 @@ impl Evidence {
             ahead.len(),
             event.id,
             history.second(sample.at),
-            self.around(Some(&event.id)),
+            self.around(Some(&event.id), history),
         );
         history.found("slot ahead", Some(sample.at), text);
     }
 
     /// The records of the event's key around its own ones.
-    fn around(&self, id: Option<&str>) -> String {
+    fn around(&self, id: Option<&str>, history: &History) -> String {
         let mut text = String::new();
         let Some(event) = id.and_then(|id| self.committed.iter().find(|event| event.id == id))
         else {
@@ -219,7 +219,8 @@ impl Evidence {
             let seq = record.id.as_deref().and_then(|id| seqs.get(id));
             let _ = write!(
                 text,
-                "\n    {at}  seq {}  {record}",
+                "\n    {}  seq {}  {record}",
+                history.second(*at),
                 seq.map_or("?".into(), u64::to_string)
             );
         }

@@ -102,7 +102,8 @@ impl<'a> Keeper<'a> {
                 self.history.fault(ME, "stopped", " and killed meanwhile");
                 self.signal(Signal::TERM);
                 self.history.pass(dice.between(0, 300));
-                self.kill();
+                // It may have ended already, as it was told to.
+                drop(self.run.take());
                 self.start();
             }
             7..9 => self.freeze(dice.between(50, 2_500)),

@@ -107,7 +107,7 @@ impl World {
 
     pub fn load(scene: &Scene, dice: &mut Dice) -> Load {
         let plan = Plan {
-            writers: 5,
+            writers: 7,
             keys: KEYS,
             pause: 30,
             kinds: KINDS,

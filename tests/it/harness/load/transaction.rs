@@ -27,6 +27,9 @@ pub fn rows(key: u64, kind: &str, count: u64, text: &str) -> String {
     )
 }
 
+/// Letters that the large rows of one transaction have together, if one row has not more.
+const TOGETHER: u64 = 150_000;
+
 /// So many letters that no codec makes much smaller.
 pub fn noise(dice: &mut Dice, length: u64) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
@@ -89,12 +92,15 @@ impl<'a> Script<'a> {
                 tokio::time::sleep(Duration::from_millis(self.dice.between(500, 5_000))).await;
                 format!("{one} COMMIT")
             }
-            Kind::Bulk => rows(key, self.kind(key).0, self.dice.between(200, 1_500), "b"),
+            Kind::Bulk => rows(key, self.kind(key).0, self.dice.between(100, 600), "b"),
             Kind::Large => {
                 let (kind, longest) = self.kind(key);
                 // Every size, and the limit itself now and then.
                 let length = *self.dice.pick(&[longest, longest / 2, longest / 10, 5_000]);
-                rows(key, kind, 1, &noise(self.dice, length))
+                // Small ones come in numbers, so batches reach their limits too.
+                let count = self.dice.between(1, 2 + TOGETHER / length);
+                let row = |_| rows(key, kind, 1, &noise(self.dice, length));
+                (0..count).map(row).collect()
             }
             Kind::Keyless => format!(
                 "INSERT INTO public.outbox (aggregate_type, event_type, payload) VALUES ('{}', 'T', '{{}}')",
