@@ -120,7 +120,14 @@ pub struct Sender<P> {
     poison: Option<Poison>,
     /// The newest row of a batch that was refused for its size.
     oversized: Option<Seq>,
+    /// How many rows were refused so since the last producer was made.
+    oversized_rows: usize,
+    /// The process was paused, and nobody knows yet whether another one took over.
+    suspended: bool,
 }
+
+/// A probe takes a round trip; more suspects than this are better cleared by smaller batches.
+const MANY_SUSPECTS: usize = 256;
 
 impl<P: Enqueue> Sender<P> {
     pub fn new(main: P, probe: P) -> Self {
@@ -134,11 +141,21 @@ impl<P: Enqueue> Sender<P> {
             cursor: Seq(0),
             poison: None,
             oversized: None,
+            oversized_rows: 0,
+            suspended: false,
         }
+    }
+
+    /// Sends nothing until told that the slot is still ours.
+    pub fn suspend(&mut self, suspended: bool) {
+        self.suspended = suspended;
     }
 
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
+        if self.suspended {
+            return;
+        }
         self.release_gates(ledger);
         while let Some(seq) = ledger.first_from(self.cursor) {
             if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
@@ -297,6 +314,7 @@ impl<P: Enqueue> Sender<P> {
         // In order: the gate's first row is the topic's oldest only when the walk has been here and
         // no row of the topic is still in the main producer.
         if self.probing.is_none()
+            && !self.suspended
             && matches!(self.main, Main::Ready(_))
             && self.topics.get(number).enqueued == 0
             && let Some(seq) = self.topics.first_waiting(number)
@@ -384,6 +402,7 @@ impl<P: Enqueue> Sender<P> {
             (Source::Main, Class::Event, _) => {
                 if is_size(code) {
                     self.oversized = self.oversized.max(Some(seq));
+                    self.oversized_rows += 1;
                 }
                 RowState::Suspect
             }
@@ -409,6 +428,29 @@ impl<P: Enqueue> Sender<P> {
     /// The oldest row that can never be delivered.
     pub fn poison(&self) -> Option<&Poison> {
         self.poison.as_ref()
+    }
+
+    /// So many rows are suspects for their batches' size that the failed producer told all: with
+    /// smaller batches most are cleared at once, each alone would cost a round trip.
+    pub fn has_many_oversized(&self) -> bool {
+        self.oversized_rows > MANY_SUSPECTS
+            && self.in_main == 0
+            && matches!(self.main, Main::Draining(_))
+    }
+
+    /// Smaller batches come: nobody is a suspect yet.
+    pub fn clear_suspects(&mut self, ledger: &mut Ledger) {
+        (self.oversized, self.oversized_rows) = (None, 0);
+        let mut from = Seq(0);
+        while let Some(seq) = ledger.first_from(from) {
+            if ledger
+                .row(seq)
+                .is_some_and(|row| row.state == RowState::Suspect)
+            {
+                ledger.set_state(seq, RowState::Waiting);
+            }
+            from = seq.next();
+        }
     }
 
     /// Batches were refused for their size, all their records were tried alone, and none was too
@@ -495,6 +537,7 @@ impl<P: Enqueue> Sender<P> {
             "records without an outcome"
         );
         self.main = Main::Ready(main);
+        self.oversized_rows = 0;
         self.rewind(ledger);
     }
 
@@ -539,7 +582,7 @@ impl<P: Enqueue> Sender<P> {
             main.purge_queue();
         }
         self.poison = None;
-        self.oversized = None;
+        (self.oversized, self.oversized_rows) = (None, 0);
         self.topics.forget_enqueued();
         self.rewind(ledger);
     }

@@ -122,7 +122,7 @@ impl Snapshot {
         let stalled = self.in_flight_rows > 0 && self.last_progress.elapsed() >= not_ready_after;
         match (waiting.is_empty(), &self.kafka_trouble, stalled) {
             (false, _, _) => Some(waiting.join("; ")),
-            (true, Some(kafka), _) => Some(format!("kafka: {kafka}")),
+            (true, Some(kafka), _) => Some(format!("kafka {kafka}")),
             (true, None, true) => Some(format!(
                 "{} rows in flight and nothing settled for {:.0} s",
                 self.in_flight_rows,

@@ -1,6 +1,6 @@
 //! Connections to a real server that this test starts for itself: TLS in each `sslmode`, each way
 //! to log in, and what a refusal is taken for. Needs PostgreSQL's programs (in PATH, in
-//! /usr/lib/postgresql, or in the folder that PG_BIN names) and `openssl`.
+//! /usr/lib/postgresql, or in the folder that WALPOST_TEST_PG_BIN names) and `openssl`.
 
 use std::{
     fs,
@@ -213,7 +213,7 @@ fn free_port() -> u16 {
 }
 
 fn bin() -> PathBuf {
-    if let Some(folder) = std::env::var_os("PG_BIN") {
+    if let Some(folder) = std::env::var_os("WALPOST_TEST_PG_BIN") {
         return folder.into();
     }
     let found = fs::read_dir("/usr/lib/postgresql")

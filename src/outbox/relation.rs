@@ -108,16 +108,17 @@ pub struct Shape {
 }
 
 /// pg_type's fixed OID of bytea.
-const BYTEA: u32 = 17;
+pub const BYTEA: u32 = 17;
 
 impl Shape {
-    fn new(relation: &Relation, mapping: &Mapping) -> Self {
+    /// `bytea`: the types whose text stands for bytes.
+    fn new(relation: &Relation, mapping: &Mapping, bytea: &[u32]) -> Self {
         let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
             let (index, column) = columns().find(|(_, column)| column.name == name)?;
             Some(Field {
                 index,
-                bytea: column.type_oid == BYTEA,
+                bytea: bytea.contains(&column.type_oid),
             })
         };
         let role = |name: &str| Role::ALL.into_iter().find(|role| role.column() == name);
@@ -168,6 +169,8 @@ pub struct Relations {
     /// The table's OID today. It is ours under any name it had then, and the table that had the
     /// configured name then is ours too: it may have been dropped and created again since.
     oid: u32,
+    /// bytea and the domains over it: the stream names a domain, not what it stands for.
+    bytea: Vec<u32>,
     known: HashMap<u32, Table>,
 }
 
@@ -176,13 +179,15 @@ impl Relations {
         Relations {
             mapping,
             oid,
+            bytea: vec![BYTEA],
             known: HashMap::new(),
         }
     }
 
     /// A new stream describes every table again.
-    pub fn restart(&mut self, oid: u32) {
+    pub fn restart(&mut self, oid: u32, bytea: Vec<u32>) {
         self.oid = oid;
+        self.bytea = bytea;
         self.known.clear();
     }
 
@@ -191,7 +196,7 @@ impl Relations {
         let named = relation.namespace == self.mapping.table.schema
             && relation.name == self.mapping.table.name;
         let table = if relation.id == self.oid || named {
-            Table::Ours(Arc::new(Shape::new(relation, &self.mapping)))
+            Table::Ours(Arc::new(Shape::new(relation, &self.mapping, &self.bytea)))
         } else {
             Table::Other
         };

@@ -332,4 +332,37 @@ mod tests {
         );
         assert_eq!(Tuple::from_bytes(tuple.bytes()).values().count(), 4);
     }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(20_000))]
+
+        /// Flipped, cut, doubled and foreign bytes: an error or a message, never a panic, and a
+        /// tuple that parsed gives all of its values.
+        #[test]
+        fn no_bytes_make_it_panic_or_read_past_the_message(
+            which in proptest::prelude::any::<proptest::sample::Index>(),
+            edits in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), proptest::prelude::any::<u8>()), 0..6),
+            cut in proptest::option::of(proptest::prelude::any::<proptest::sample::Index>()),
+            noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+        ) {
+            let all = messages();
+            let mut bytes = all[which.index(all.len())].clone();
+            for (at, byte) in edits {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            if let Some(cut) = cut {
+                bytes.truncate(cut.index(bytes.len()));
+                bytes.extend(&noise);
+            }
+            for input in [&bytes[..], &noise[..]] {
+                if let Ok(Change::Insert { tuple, .. }) = Change::parse(input) {
+                    let count = u16::from_be_bytes([tuple.bytes()[0], tuple.bytes()[1]]);
+                    proptest::prop_assert_eq!(tuple.values().count(), usize::from(count));
+                }
+                let _ = super::super::message::ServerMessage::parse(input);
+                let _ = super::super::server_error::ServerError::parse(input);
+            }
+        }
+    }
 }

@@ -21,7 +21,7 @@ use super::{
     sql,
 };
 use crate::{
-    error::{Failure, Stop},
+    error::{Exit, Failure, Stop},
     lsn::{Lsn, PgTime},
     state::State,
 };
@@ -36,15 +36,25 @@ const CLOSED_POLL: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub enum Question {
     /// Look, and note progress first if there is any.
-    Check(Option<Progress>),
+    Check(Option<Note>),
+    /// A clean stop: no position beyond this one is ours.
+    Release { epoch: i64, confirmed: Lsn },
     /// We hold the locks: the epochs before this one have passed.
     TakeOver,
 }
 
-/// What `walpost.slot` says of the publisher's way.
+/// What is to be written into `walpost.slot`, if it is still ours.
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub epoch: i64,
+    pub progress: Option<Progress>,
+    /// Positions up to here may be confirmed once it is written.
+    pub reserve: Option<Lsn>,
+}
+
+/// How far the publisher is.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    pub epoch: i64,
     pub confirmed: Lsn,
     /// Of the newest settled row.
     pub committed_at: PgTime,
@@ -56,6 +66,7 @@ pub enum Answer {
     Fine(Box<SlotFacts>),
     /// The new epoch.
     TakenOver(i64),
+    Released,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -66,8 +77,10 @@ pub enum Answer {
 
 /// The relay's end of the task.
 pub struct Watch {
-    questions: mpsc::Sender<Question>,
-    answers: mpsc::Receiver<Answer>,
+    questions: mpsc::Sender<(u64, Question)>,
+    answers: mpsc::Receiver<(Option<u64>, Answer)>,
+    /// The number of the last question.
+    asked: u64,
     waiting: bool,
 }
 
@@ -100,6 +113,7 @@ impl Watch {
             Watch {
                 questions,
                 answers,
+                asked: 0,
                 waiting: false,
             },
             Refresh(refresh),
@@ -108,8 +122,11 @@ impl Watch {
 
     /// Asks; `false` when an answer is still awaited.
     pub fn ask(&mut self, question: Question) -> bool {
-        let asked = !self.waiting && self.questions.try_send(question).is_ok();
-        self.waiting |= asked;
+        let next = self.asked + 1;
+        let asked = !self.waiting && self.questions.try_send((next, question)).is_ok();
+        if asked {
+            (self.asked, self.waiting) = (next, true);
+        }
         asked
     }
 
@@ -117,25 +134,37 @@ impl Watch {
         self.waiting
     }
 
-    /// The next answer; cancel-safe.
-    pub async fn answer(&mut self) -> Answer {
-        let ended = || Answer::Lost(anyhow!("the task of the side connection ended"));
-        let answer = self.answers.recv().await.unwrap_or_else(ended);
-        // A loss comes unasked too; a question that was under way has its own answer then.
-        if !matches!(answer, Answer::ServerStopping | Answer::Lost(_)) || self.waiting {
-            self.waiting = false;
+    /// The next answer, and whether it is to the question: a loss of the connection is told unasked
+    /// too. Cancel-safe.
+    pub async fn answer(&mut self) -> (bool, Answer) {
+        match self.answers.recv().await {
+            Some((None, answer)) => (false, answer),
+            Some((Some(_), answer)) => {
+                self.waiting = false;
+                (true, answer)
+            }
+            None => {
+                let ended = anyhow!("internal: the task of the side connection ended");
+                (false, Answer::Broken(Stop::new(Exit::Error, ended)))
+            }
         }
-        answer
     }
 
-    /// Asks and waits, an older answer left aside.
+    /// Asks and waits; an answer to an older question is left aside.
     pub async fn ask_now(&mut self, question: Question) -> Answer {
-        while self.waiting {
-            self.answer().await;
+        let mut question = Some(question);
+        loop {
+            if !self.waiting
+                && let Some(question) = question.take()
+            {
+                self.ask(question);
+            }
+            match self.answer().await {
+                (true, answer) if question.is_none() => return answer,
+                (false, Answer::Broken(stop)) => return Answer::Broken(stop),
+                _ => {}
+            }
         }
-        while self.answers.try_recv().is_ok() {}
-        self.ask(question);
-        self.answer().await
     }
 }
 
@@ -149,8 +178,8 @@ struct Task {
 impl Task {
     async fn run(
         mut self,
-        mut questions: mpsc::Receiver<Question>,
-        answers: mpsc::Sender<Answer>,
+        mut questions: mpsc::Receiver<(u64, Question)>,
+        answers: mpsc::Sender<(Option<u64>, Answer)>,
         mut refreshes: mpsc::Receiver<oneshot::Sender<SlotFacts>>,
     ) {
         let mut closed = interval(CLOSED_POLL);
@@ -159,7 +188,7 @@ impl Task {
             let answer = tokio::select! {
                 question = questions.recv() => match question {
                     None => return,
-                    Some(question) => self.answer(question).await,
+                    Some((number, question)) => (Some(number), self.answer(question).await),
                 },
                 Some(ask) = refreshes.recv() => {
                     if let Answer::Fine(facts) = self.answer(Question::Check(None)).await {
@@ -173,7 +202,7 @@ impl Task {
                         self.client = None;
                         match self.connect().await {
                             Ok(()) => continue,
-                            Err(answer) => answer,
+                            Err(answer) => (None, answer),
                         }
                     }
                     _ => continue,
@@ -212,9 +241,15 @@ impl Task {
             Question::TakeOver => take_over(client, &self.names.slot)
                 .await
                 .map(Answer::TakenOver),
-            Question::Check(progress) => {
-                if let Some(progress) = progress {
-                    note(client, &self.names.slot, &progress)
+            Question::Release { epoch, confirmed } => {
+                let slot = &self.names.slot;
+                release(client, slot, epoch, confirmed)
+                    .await
+                    .map(|()| Answer::Released)
+            }
+            Question::Check(note) => {
+                if let Some(note) = note {
+                    write(client, &self.names.slot, &note)
                         .await
                         .map_err(|error| self.lost(error))?;
                 }
@@ -284,21 +319,53 @@ async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::E
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
-/// PostgreSQL's clock starts in 2000.
-async fn note(client: &Client, slot: &str, p: &Progress) -> Result<(), tokio_postgres::Error> {
-    let confirmed = p.confirmed.to_string();
+/// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
+async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.progress.is_none() && note.reserve.is_none() {
+        return Ok(());
+    }
+    let progress = note.progress.as_ref();
+    let confirmed = progress.map(|p| p.confirmed.to_string());
+    let committed_at = progress.map(|p| p.committed_at.micros());
+    let reserve = note.reserve.map(|lsn| lsn.to_string());
     client
         .query_typed(
             &format!(
-                "{LOCAL} UPDATE walpost.slot SET confirmed_lsn = $3::pg_catalog.pg_lsn, updated_at = pg_catalog.now(),
-                   committed_at = '2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond'
+                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(),
+                   confirmed_lsn = coalesce($3::pg_catalog.pg_lsn, confirmed_lsn),
+                   committed_at = coalesce('2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond', committed_at),
+                   reserved_lsn = greatest($5::pg_catalog.pg_lsn, reserved_lsn)
                  FROM local WHERE slot = $1 AND epoch = $2"
             ),
             &[
                 (&slot, Type::TEXT),
-                (&p.epoch, Type::INT8),
+                (&note.epoch, Type::INT8),
                 (&confirmed, Type::TEXT),
-                (&p.committed_at.micros(), Type::INT8),
+                (&committed_at, Type::INT8),
+                (&reserve, Type::TEXT),
+            ],
+        )
+        .await
+        .map(drop)
+}
+
+async fn release(
+    client: &Client,
+    slot: &str,
+    epoch: i64,
+    confirmed: Lsn,
+) -> Result<(), tokio_postgres::Error> {
+    client
+        .query_typed(
+            &format!(
+                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(), holder = NULL,
+                   reserved_lsn = $3::pg_catalog.pg_lsn
+                 FROM local WHERE slot = $1 AND epoch = $2"
+            ),
+            &[
+                (&slot, Type::TEXT),
+                (&epoch, Type::INT8),
+                (&confirmed.to_string(), Type::TEXT),
             ],
         )
         .await

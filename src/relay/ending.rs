@@ -3,9 +3,17 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::info;
+
+use super::{
+    Relay,
+    session::{Session, Wire},
+};
 use crate::{
-    ledger::{Ledger, Seq},
+    error::{Exit, Failure},
+    ledger::{ConfirmedLsn, Ledger, Seq},
     lsn::Lsn,
+    stop,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,5 +106,60 @@ impl Ending {
         } else {
             Stage::Confirming
         }
+    }
+}
+
+impl Relay {
+    /// A stop is done; one that could not be finished is an error with its exit code.
+    pub(super) fn is_over<S: Wire>(&mut self, session: &mut Session<S>) -> Result<bool, Failure> {
+        let Some(ending) = &mut session.ending else {
+            return Ok(false);
+        };
+        let poison = self.sender.poison();
+        let told = Told {
+            confirmed: session.reported_confirmed.map(ConfirmedLsn::lsn),
+            stands: session.stands,
+        };
+        match (
+            ending.look(&self.ledger, poison.map(|p| p.seq), &told),
+            ending.why,
+        ) {
+            (Stage::Reading | Stage::Flushing | Stage::Confirming, _) => Ok(false),
+            (Stage::Done | Stage::TimedOut, Why::Poison) => Err(self.stopped_by_poison()),
+            (Stage::Done, Why::Signal) if self.ledger.in_transaction() => {
+                Err(self.unconfirmed("half of the grace ended inside a transaction"))
+            }
+            (Stage::Done, Why::Signal) => {
+                let at = told
+                    .confirmed
+                    .map_or("the slot's position".into(), |l| l.to_string());
+                info!(confirmed = at, unconfirmed = 0, "stopped");
+                Ok(true)
+            }
+            (Stage::TimedOut, Why::Signal) => Err(self.unconfirmed("the grace ended")),
+        }
+    }
+
+    pub(super) fn unconfirmed(&self, why: &str) -> Failure {
+        stop!(
+            Exit::Grace,
+            "stopped with {} rows in flight that are not confirmed ({why}); the next `walpost run` sends them again",
+            self.ledger.rows(),
+        )
+        .into()
+    }
+
+    pub(super) fn stopped_by_poison(&self) -> Failure {
+        let poison = self
+            .sender
+            .poison()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        stop!(
+            Exit::Policy,
+            "{poison}. Nothing behind it was sent, and slot {} stands before it. Mend the cause and start `walpost run` again",
+            self.config.postgres.slot,
+        )
+        .into()
     }
 }

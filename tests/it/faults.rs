@@ -1,7 +1,5 @@
 //! The servers and the wires fail: nothing is lost, the slot never runs ahead, it goes on by itself.
 
-use std::net::SocketAddr;
-
 use crate::harness::{
     Scene, always,
     kafka::Kafka,
@@ -249,9 +247,5 @@ fn steady_load_moves_the_slot_although_the_server_never_asks() {
 }
 
 fn postgres_proxy(scene: &Scene) -> Proxy {
-    let (host, port) = scene.server.address();
-    let address: SocketAddr = format!("{host}:{port}")
-        .parse()
-        .expect("PostgreSQL's address in numbers");
-    Proxy::new(address)
+    Proxy::new(scene.server.socket_address())
 }

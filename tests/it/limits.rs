@@ -104,3 +104,37 @@ fn with_kafka_gone_no_more_than_the_limit_is_in_flight_and_nothing_is_lost() {
     scene.judge(5_001);
     assert_eq!(scene.walsender(), walsender);
 }
+
+#[test]
+fn a_row_of_50_mb_is_sent_alone_within_a_memory_bound() {
+    let scene = Scene::new();
+    scene.create_table("text");
+    scene.create_topic("order", 1, &[("max.message.bytes", "80000000")]);
+    let mut walpost = scene.walpost();
+    walpost.set("kafka.properties.message.max.bytes", 80_000_000);
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    let row = |megabytes: u64| {
+        let payload = format!("repeat('0123456789', {})", megabytes * 100_000);
+        scene.insert_row(&[("payload", &payload)])
+    };
+    let ids = [row(0), row(50), row(0)];
+    let target = scene.current_lsn();
+    let peak = until("the row is confirmed", 60, || {
+        run.assert_alive();
+        let peak = run.peak_memory();
+        (scene.confirmed() >= target).then_some(peak)
+    });
+    println!("peak {} MiB", peak >> 20);
+    // Once from the socket, once in the ledger, once in the client, and its compressed form.
+    assert!(peak < 320 << 20, "peak {} MiB", peak >> 20);
+    let records = scene.records();
+    let sizes: Vec<_> = records
+        .iter()
+        .map(|r| (r.event_id(), r.value.as_ref().map_or(0, Vec::len)))
+        .collect();
+    assert_eq!(
+        sizes,
+        [(&*ids[0], 0), (&*ids[1], 50_000_000), (&*ids[2], 0)]
+    );
+}

@@ -6,9 +6,12 @@ mod harness;
 
 mod cli;
 mod connection;
+mod credentials;
 mod faults;
+mod hostage;
 mod init;
 mod limits;
+mod nodes;
 mod poison;
 mod relay;
 mod restart;

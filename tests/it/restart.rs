@@ -26,7 +26,7 @@ fn killed_twenty_times_under_load_every_event_arrives_and_only_suffixes_repeat()
     let mut dice = Dice::new();
     for _ in 0..20 {
         let mut run = scene.started(&walpost);
-        pass(dice.between(0, 900));
+        pass(dice.between(0, 1_400));
         run.kill();
         // The server has to see that the connection is gone.
         until("the slot is free", 20, || {

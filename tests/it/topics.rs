@@ -1,5 +1,7 @@
 //! Topics that are missing or forbidden: their rows wait and are named, other topics flow.
 
+use std::time::Instant;
+
 use serde_json::Value;
 
 use crate::harness::{Scene, Walpost, always, services, until};
@@ -42,9 +44,14 @@ fn rows_that_wait_for_a_topic_survive_a_kill() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
-    scene.insert_row(&[("aggregate_type", "'late'")]);
+    scene.observe();
+    let late = scene.insert_row(&[("aggregate_type", "'late'")]);
     scene.insert("a", 20);
     scene.wait_records(20);
+    let limit = scene.positions()[&late].commit;
+    always("the slot stays before the waiting row", 2, || {
+        scene.confirmed() <= limit
+    });
     run.kill();
     scene.create_topic("late", 1, &[]);
     until("the slot is free", 20, || {
@@ -83,6 +90,75 @@ fn rows_of_a_forbidden_topic_wait_named_until_it_is_allowed() {
     scene.judge_once(35);
     run.assert_alive();
     assert!(!run.says("alice-secret"), "the password is in the log");
+}
+
+#[test]
+fn rows_of_a_topic_that_stays_missing_end_it_named_after_setup_retry_for() {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(1);
+    walpost.set("delivery.setup_retry_for", "6s");
+    scene.observe();
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 5);
+    let began = Instant::now();
+    let never = scene.insert_row(&[("aggregate_type", "'never'"), ("aggregate_id", "'n'")]);
+    scene.insert_row(&[("aggregate_type", "'never'"), ("aggregate_id", "'n'")]);
+    let behind = scene.insert("a", 20);
+    scene.wait_records(25);
+    run.assert_alive();
+    let position = scene.positions()[&never];
+    let topic = scene.topic("never");
+    run.expect_end(5, &[&never, &topic, &position.to_string(), "2 rows"], 30);
+    let took = began.elapsed().as_secs();
+    assert!((5..15).contains(&took), "waited {took} s");
+    let confirmed = scene.confirmed();
+    let before = scene.current_lsn();
+    assert!(
+        confirmed <= position.commit,
+        "the slot passed the waiting rows"
+    );
+    assert!(
+        scene.records().iter().any(|r| r.event_id() == behind[19]),
+        "rows behind them were not sent"
+    );
+    // The next start waits as long again, and goes on when the topic is there.
+    let mut run = scene.started(&walpost);
+    scene.create_topic("never", 1, &[]);
+    scene.judge(27);
+    assert!(scene.confirmed() >= before);
+    run.assert_alive();
+}
+
+#[test]
+fn what_came_before_a_topic_that_stays_missing_is_confirmed() {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(1);
+    walpost.set("delivery.setup_retry_for", "1s");
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 5);
+    let before = scene.current_lsn();
+    let never = scene.insert_row(&[("aggregate_type", "'never'")]);
+    run.expect_end(5, &[&never], 30);
+    assert!(
+        scene.confirmed() >= before,
+        "rows before it are not confirmed"
+    );
+    assert_eq!(scene.records().len(), 5);
+}
+
+#[test]
+fn two_hundred_topics_at_once() {
+    let scene = Scene::new();
+    let walpost = scene.walpost();
+    walpost.init();
+    scene.create_topics((0..200).map(|n| format!("t{n}")));
+    let mut run = scene.started(&walpost);
+    scene.sql.run(
+        "INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+         SELECT 't' || i % 200, 'k' || i % 200, 'T', jsonb_build_object('seq', i) FROM generate_series(1, 4000) i ORDER BY i",
+    );
+    scene.judge_once(4_000);
+    run.assert_alive();
 }
 
 /// `/ready` and `status --json` name the topic with its rows; the reason they give.

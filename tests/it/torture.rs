@@ -176,10 +176,8 @@ fn run(seed: u64, seconds: u64, fault: Option<&str>) -> Outcome {
     }
     let findings = history.take_findings();
     for finding in &findings {
-        let at = finding
-            .at
-            .map_or(String::new(), |at| format!(" at {}", history.second(at)));
-        println!("\nVIOLATION: {}{at}: {}", finding.kind, finding.text);
+        let at = history.second(finding.at);
+        println!("\nVIOLATION: {} at {at}: {}", finding.kind, finding.text);
         println!("  around it:\n{}", history.around(finding.at, STORY));
     }
     if !findings.is_empty() {
@@ -260,7 +258,7 @@ impl Observed<'_> {
             "the slot stands at {stands:?}, not at {target}; {}",
             keeper.tell()
         );
-        history.found("not drained", Some(history::now()), text);
+        history.found("not drained", None, text);
     }
 }
 

@@ -143,8 +143,7 @@ fn every_key_is_read() {
 
 #[test]
 fn errors_of_the_file_name_line_column_and_the_nearest_key() {
-    let known =
-        "`url`, `slot`, `publication`, `password_file`, `status_interval`, `receive_timeout`";
+    let known = "`url`, `slot`, `publication`, `password_file`, `status_interval`, `receive_timeout`, `server_shutdown_grace`";
     for (text, error) in [
         ("[postgres\n", "walpost.toml:1:10: unclosed table, expected `]`".to_string()),
         (
@@ -311,7 +310,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_KAFKA__BROKRES",
             "x",
-            "kafka.brokres: unknown field `brokres`, expected `brokers` or `properties`; did you mean `WALPOST_KAFKA__BROKERS`?",
+            "kafka.brokres: unknown field `brokres`, expected one of `brokers`, `properties`, `property_files`; did you mean `WALPOST_KAFKA__BROKERS`?",
         ),
         (
             "WALPOST_KAFAK__BROKERS",

@@ -51,26 +51,35 @@ impl Kafka {
 
     /// Makes a topic and waits until every partition has a leader.
     pub fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let new = NewTopic {
-            name: topic,
-            num_partitions: partitions,
-            replication: TopicReplication::Fixed(1),
-            config: settings.to_vec(),
-        };
+        self.create_all(&[topic.to_owned()], partitions, settings);
+    }
+
+    pub fn create_all(&self, topics: &[String], partitions: i32, settings: &[(&str, &str)]) {
+        let new: Vec<_> = topics
+            .iter()
+            .map(|name| NewTopic {
+                name,
+                num_partitions: partitions,
+                replication: TopicReplication::Fixed(1),
+                config: settings.to_vec(),
+            })
+            .collect();
         let results = block_on(
             self.admin
-                .create_topics([&new], &AdminOptions::new().operation_timeout(Some(LIMIT))),
+                .create_topics(&new, &AdminOptions::new().operation_timeout(Some(LIMIT))),
         );
-        for result in results.expect("create a topic") {
+        for result in results.expect("create topics") {
             result.unwrap_or_else(|(topic, error)| panic!("create topic {topic}: {error}"));
         }
-        until(format_args!("topic {topic} has leaders"), 20, || {
-            let partitions = self.partitions(topic)?;
-            partitions
-                .iter()
-                .all(|(_, leader)| *leader >= 0)
-                .then_some(())
-        });
+        for topic in topics {
+            until(format_args!("topic {topic} has leaders"), 20, || {
+                let partitions = self.partitions(topic)?;
+                partitions
+                    .iter()
+                    .all(|(_, leader)| *leader >= 0)
+                    .then_some(())
+            });
+        }
     }
 
     /// (number, leader) of each partition; `None` without the topic or an answer.

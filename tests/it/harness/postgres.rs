@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, LazyLock},
@@ -80,6 +81,13 @@ impl Server {
                 .expect("a password in DATABASE_URL"),
         )
         .into_owned()
+    }
+
+    pub fn socket_address(&self) -> SocketAddr {
+        let (host, port) = self.address();
+        format!("{host}:{port}")
+            .parse()
+            .expect("PostgreSQL's address in numbers")
     }
 
     /// What `postgres.url` says for the publisher in this database.
@@ -162,18 +170,7 @@ impl Cluster {
         fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
         prepare(&data);
 
-        let login = |user: &str| {
-            Config::new()
-                .host("127.0.0.1")
-                .port(port)
-                .user(user)
-                .connect_timeout(Duration::from_secs(5))
-                .to_owned()
-        };
-        let server = Arc::new(Server {
-            superuser: login("postgres"),
-            publisher: login("walpost").password(PASSWORD).to_owned(),
-        });
+        let server = Arc::new(server_at(port));
         let cluster = Cluster {
             process: postmaster(&data, &log),
             server,
@@ -185,6 +182,51 @@ impl Cluster {
             "CREATE ROLE walpost LOGIN REPLICATION PASSWORD '{PASSWORD}'"
         ));
         cluster
+    }
+
+    /// A standby in recovery, of this cluster as it is now; this one is stopped and started for it.
+    pub fn standby(&mut self) -> Cluster {
+        self.stop();
+        let (folder, port) = (new_folder("standby"), free_port());
+        if let Some((uid, gid)) = server_user() {
+            std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
+                .expect("give the folder to the server's user");
+        }
+        let (data, log) = (folder.join("data"), folder.join("log"));
+        run(as_server_user(Path::new("cp"))
+            .arg("-a")
+            .arg(&self.data)
+            .arg(&data));
+        // As pg_basebackup does: slots belong to one server.
+        run(as_server_user(Path::new("sh"))
+            .args([
+                "-c",
+                r#"rm -rf "$1"/pg_replslot/*; touch "$1"/standby.signal"#,
+                "sh",
+            ])
+            .arg(&data));
+        let (host, primary) = self.server.address();
+        let conf = data.join("postgresql.conf");
+        let mut text = fs::read_to_string(&conf).expect("read postgresql.conf");
+        write!(text, "\nport = {port}\nhot_standby_feedback = on\nprimary_conninfo = 'host={host} port={primary} user=walpost password={PASSWORD} application_name=real_standby'\n")
+            .expect("format");
+        fs::write(&conf, text).expect("write postgresql.conf");
+        self.restart();
+        let cluster = Cluster {
+            server: Arc::new(server_at(port)),
+            process: postmaster(&data, &log),
+            data,
+            log,
+        };
+        cluster.wait();
+        cluster
+    }
+
+    /// Sets it for the whole server.
+    pub fn set(&self, name: &str, value: &str) {
+        let admin = self.server.admin();
+        admin.run(&format!("ALTER SYSTEM SET {name} = {value}"));
+        admin.run("SELECT pg_reload_conf()");
     }
 
     fn wait(&self) {
@@ -269,6 +311,21 @@ fn signal(processes: &[Pid], kind: Signal) {
     for pid in processes {
         // It may have ended by itself.
         let _ = kill_process(*pid, kind);
+    }
+}
+
+fn server_at(port: u16) -> Server {
+    let login = |user: &str| {
+        Config::new()
+            .host("127.0.0.1")
+            .port(port)
+            .user(user)
+            .connect_timeout(Duration::from_secs(5))
+            .to_owned()
+    };
+    Server {
+        superuser: login("postgres"),
+        publisher: login("walpost").password(PASSWORD).to_owned(),
     }
 }
 

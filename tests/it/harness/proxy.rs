@@ -20,7 +20,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    target: SocketAddr,
+    target: Mutex<SocketAddr>,
     /// Bytes per second in each direction; 0 for no limit.
     rate: AtomicU64,
     /// Milliseconds that everything is late.
@@ -57,7 +57,7 @@ impl Proxy {
 
     pub fn listening(port: u16, target: SocketAddr) -> Proxy {
         let shared = Arc::new(Shared {
-            target,
+            target: Mutex::new(target),
             rate: AtomicU64::new(0),
             delay: AtomicU64::new(0),
             swallowing: AtomicBool::new(false),
@@ -88,7 +88,8 @@ impl Proxy {
         self.shared.rate.store(bytes_per_second, Relaxed);
     }
 
-    /// Everything comes so much later, in order; a very long delay is a stall that `forward` ends.
+    /// Everything comes so much later, both ways, in whole reads of up to 64 KiB; a very long delay
+    /// is a stall that `forward` ends.
     pub fn delay(&self, milliseconds: u64) {
         self.shared.delay.store(milliseconds, Relaxed);
     }
@@ -100,6 +101,12 @@ impl Proxy {
         pairs
             .iter()
             .all(|pair| pair.fate.load(Relaxed) == SWALLOWED)
+    }
+
+    /// New connections go there, as when a name leads elsewhere; the old ones are reset.
+    pub fn lead_to(&self, target: SocketAddr) {
+        *self.shared.target.lock().expect("no panic under this lock") = target;
+        self.end_all(RESET);
     }
 
     /// Everything vanishes without a word, on old connections and on new ones.
@@ -196,7 +203,7 @@ impl Shared {
             .push(pair.clone());
         thread::spawn(move || {
             let server = if fate == ALIVE {
-                TcpStream::connect(self.target).ok()
+                TcpStream::connect(*self.target.lock().expect("no panic under this lock")).ok()
             } else {
                 None
             };

@@ -159,6 +159,11 @@ impl Run {
         self.process.kill();
     }
 
+    /// Processor time so far, in seconds.
+    pub fn cpu_seconds(&self) -> f64 {
+        cpu_seconds(self.process.pid().into())
+    }
+
     /// The most memory it ever had resident, in bytes, as the kernel counts it.
     pub fn peak_memory(&self) -> u64 {
         self.try_peak_memory().expect("VmHWM of a living process")
@@ -173,6 +178,20 @@ impl Run {
         let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
         Some(kilobytes << 10)
     }
+}
+
+/// Processor time of a process so far, in seconds.
+pub fn cpu_seconds(pid: u64) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process's times");
+    // Behind the name in parentheses, from field 3 on: user and system time are 14 and 15, in 1/100 s.
+    let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
+    let ticks = |n: usize| {
+        fields
+            .split_whitespace()
+            .nth(n - 3)
+            .and_then(|text| text.parse::<f64>().ok())
+    };
+    (ticks(14).expect("a number") + ticks(15).expect("a number")) / 100.0
 }
 
 impl Drop for Run {

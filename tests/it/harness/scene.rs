@@ -88,6 +88,16 @@ impl Scene {
         self.kafka.create(&self.topic(kind), partitions, settings);
     }
 
+    /// A topic of one partition for each of the aggregate types.
+    pub fn create_topics(&self, kinds: impl Iterator<Item = String>) {
+        let names: Vec<String> = kinds.map(|kind| self.topic(&kind)).collect();
+        self.kafka.create_all(&names, 1, &[]);
+        self.topics
+            .lock()
+            .expect("no panic under this lock")
+            .extend(names);
+    }
+
     /// The outbox table with this payload type, owned by the publisher's role.
     pub fn create_table(&self, payload: &str) {
         let role = self.server.publisher_name();

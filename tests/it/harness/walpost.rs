@@ -217,10 +217,11 @@ impl Walpost {
 }
 
 fn split(path: &str) -> (&str, &str) {
-    match path.strip_prefix("kafka.properties.") {
-        Some(property) => ("kafka.properties", property),
-        None => path
-            .split_once('.')
-            .unwrap_or_else(|| panic!("{path:?} is no section.key")),
+    for section in ["kafka.properties", "kafka.property_files"] {
+        if let Some(property) = path.strip_prefix(section).and_then(|p| p.strip_prefix('.')) {
+            return (section, property);
+        }
     }
+    path.split_once('.')
+        .unwrap_or_else(|| panic!("{path:?} is no section.key"))
 }

@@ -105,9 +105,9 @@ impl Evidence {
         for (fault, count) in &verdict.faults {
             let example = verdict.examples.iter().find(|e| e.fault == *fault);
             let text = example.map_or("", |example| &example.history);
-            let id = ids(text).find(|id| self.first.contains_key(*id));
-            let text = format!("{count} times; {text}{}", self.around(id, history));
-            let at = id.and_then(|id| self.first.get(id)).copied();
+            let at = ids(text).find_map(|id| self.first.get(id)).copied();
+            let around = self.around(ids(text).next(), history);
+            let text = format!("{count} times; {text}{around}");
             history.found(&fault.to_string(), at, text);
         }
         self.judge_positions(positions, history);
@@ -211,12 +211,19 @@ impl Evidence {
             .filter(|(r, _)| r.key == event.key)
             .collect();
         let is_its = |record: &Arrived| record.id.as_ref() == Some(&event.id);
+        // Of a lost one: where it is missing.
+        let seq_of = |record: &Arrived| record.id.as_deref().and_then(|id| seqs.get(id));
         let middle = of_key
             .iter()
             .position(|(record, _)| is_its(record))
+            .or_else(|| {
+                of_key
+                    .iter()
+                    .position(|(r, _)| seq_of(r) > Some(&event.seq))
+            })
             .unwrap_or(of_key.len());
         for (record, at) in &of_key[middle.saturating_sub(8)..of_key.len().min(middle + 8)] {
-            let seq = record.id.as_deref().and_then(|id| seqs.get(id));
+            let seq = seq_of(record);
             let _ = write!(
                 text,
                 "\n    {}  seq {}  {record}",

@@ -27,7 +27,7 @@ pub fn now() -> Moment {
 /// Something that must not be, with the fewest facts that show it.
 pub struct Finding {
     pub kind: String,
-    pub at: Option<Moment>,
+    pub at: Moment,
     pub text: String,
 }
 
@@ -70,15 +70,15 @@ impl History {
             .clone()
     }
 
-    /// The run need not go on after it.
+    /// The run need not go on after it. Without a moment it is of now.
     pub fn found(&self, kind: &str, at: Option<Moment>, text: String) {
-        self.note("FOUND", &format!("{kind}: {text}"));
+        self.note("FOUND", kind);
         self.findings
             .lock()
             .expect("no panic under this lock")
             .push(Finding {
                 kind: kind.to_owned(),
-                at,
+                at: at.unwrap_or_else(now),
                 text,
             });
         self.end();
@@ -112,11 +112,11 @@ impl History {
         format!("{:7.3} s", (at - self.began) as f64 / 1000.0)
     }
 
-    /// What happened within so many milliseconds of a moment; all of it without one.
-    pub fn around(&self, at: Option<Moment>, milliseconds: i64) -> String {
+    /// What happened within so many milliseconds of a moment.
+    pub fn around(&self, at: Moment, milliseconds: i64) -> String {
         let mut text = String::new();
         let entries = self.entries.lock().expect("no panic under this lock");
-        let near = |moment: Moment| at.is_none_or(|at| (moment - at).abs() <= milliseconds);
+        let near = |moment: Moment| (moment - at).abs() <= milliseconds;
         for (moment, what) in entries.iter().filter(|(moment, _)| near(*moment)) {
             let _ = writeln!(text, "    {}  {what}", self.second(*moment));
         }

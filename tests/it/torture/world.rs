@@ -1,8 +1,6 @@
 //! What a run takes place in, thrown by its seed: servers of its own, wires that can be broken, the
 //! publisher's settings.
 
-use std::net::SocketAddr;
-
 use crate::harness::{
     Dice, Scene, Walpost,
     kafka_server::KafkaServer,
@@ -62,9 +60,8 @@ impl World {
             "wal_sender_timeout = '{PATIENCE}'\ncheckpoint_timeout = '30s'\nlogical_decoding_work_mem = '64kB'\n"
         ));
         let (broker, kafka_wire) = KafkaServer::proxied();
-        let (host, port) = cluster.server.address();
-        let address: SocketAddr = format!("{host}:{port}").parse().expect("host and port");
-        let postgres_wire = Proxy::new(address);
+
+        let postgres_wire = Proxy::new(cluster.server.socket_address());
         let mut scene = Scene::on(cluster.server.clone(), broker.kafka.clone());
         scene.brokers = kafka_wire.address();
         let partitions = dice.between(1, 7);

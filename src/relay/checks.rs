@@ -1,0 +1,222 @@
+//! What PostgreSQL is asked and told: the regular check, and status updates.
+
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use tracing::{debug, info, warn};
+
+use super::{
+    Relay,
+    ending::Stage,
+    session::{Asked, Session, Wire},
+};
+use crate::{
+    error::{Exit, Failure},
+    lsn::Lsn,
+    pg::{
+        message::StatusUpdate,
+        slot::SlotFacts,
+        watch::{Answer, Note, Progress, Question, Watch},
+    },
+    stop,
+};
+
+/// The slot is looked at this often although nothing is to be confirmed.
+const IDLE_CHECK: Duration = Duration::from_secs(10);
+
+/// Progress goes into `walpost.slot` at most this often.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Confirmed positions are reported at once, but not more often than this.
+const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
+
+/// The slot is looked at this soon when rows come and nothing is to be confirmed: if we were taken
+/// for a synchronous standby, the application's commits would be waiting for us.
+const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
+
+/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
+/// stands beyond the record was moved or made by somebody else.
+const RESERVE: u64 = 64 << 20;
+
+/// A loop that did not turn for so long was paused with its process, or the machine was.
+const PAUSE: Duration = Duration::from_secs(2);
+
+impl Relay {
+    /// An answer of the side connection; `asked`: to our question, not out of itself.
+    pub(super) fn on_answer<S>(
+        &mut self,
+        session: &mut Session<S>,
+        (asked, answer): (bool, Answer),
+    ) -> Result<(), Failure> {
+        let asked = if asked { session.asked.take() } else { None };
+        match answer {
+            Answer::Fine(facts) => {
+                if let Some(asked) = asked {
+                    self.verify_ours(session, &facts)?;
+                    self.ledger.raise_ceiling(asked.boundary);
+                    self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
+                    self.sender.suspend(false);
+                    let slot = facts.slot.as_ref();
+                    session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
+                }
+                session.server_stopping = None;
+                if let Some(trouble) = self.state.lock().trouble.take() {
+                    debug!(was = trouble, "slot checked");
+                }
+                Ok(())
+            }
+            Answer::Broken(stop) => Err(stop.into()),
+            Answer::TakenOver(_) | Answer::Released => Ok(()),
+            Answer::Lost(error) => {
+                let text = format!("slot check: {error:#}");
+                let mut state = self.state.lock();
+                if state.trouble.is_none() {
+                    warn!("{text}");
+                }
+                state.last_error = Some(text.clone());
+                state.trouble = Some(text);
+                Ok(())
+            }
+            Answer::ServerStopping => {
+                if session.server_stopping.is_none() {
+                    info!(
+                        rows = self.ledger.rows(),
+                        "the server is stopping; releasing the slot"
+                    );
+                    session.server_stopping = Some(Instant::now());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The slot is read by our own connection, in our epoch.
+    pub(super) fn verify_ours<S>(
+        &self,
+        session: &Session<S>,
+        facts: &SlotFacts,
+    ) -> Result<(), Failure> {
+        let pid = facts.slot.as_ref().and_then(|slot| slot.active_pid);
+        if pid.is_some_and(|pid| pid != session.start.pid) {
+            return Err(Failure::Passing(anyhow!(
+                "slot {} is read by another connection (pid {}); ours is gone",
+                self.config.postgres.slot,
+                pid.unwrap_or_default(),
+            )));
+        }
+        let epoch = facts.record.as_ref().and_then(|record| record.epoch);
+        if epoch != Some(session.start.epoch) {
+            return Err(stop!(
+                Exit::Error,
+                "fenced: another publisher took slot {} over (epoch {}, ours is {})",
+                self.config.postgres.slot,
+                epoch.map_or("unknown".into(), |e| e.to_string()),
+                session.start.epoch,
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask_check<S>(&mut self, session: &mut Session<S>, watch: &mut Watch) {
+        if watch.is_waiting() || session.server_stopping.is_some() {
+            return;
+        }
+        let since = session.checked.elapsed();
+        let due = match &session.ending {
+            // Each look also shows how far the slot is.
+            Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
+            None => {
+                let wanted = self.ledger.wants_check() || self.is_held_by_reserve();
+                (wanted && since >= self.config.postgres.status_interval)
+                    || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
+            }
+        };
+        if !(session.check_now || due || since >= IDLE_CHECK) {
+            return;
+        }
+        let note = Note {
+            epoch: session.start.epoch,
+            progress: self.progress(session),
+            reserve: self.reserve_wanted(),
+        };
+        let reserved = note.reserve;
+        if watch.ask(Question::Check(Some(note))) {
+            session.asked = Some(Asked {
+                boundary: self.ledger.boundary(),
+                reserved,
+            });
+            session.checked = Instant::now();
+            session.check_now = false;
+            session.checked_received = self.ledger.received();
+        }
+    }
+
+    /// A position is settled and checked, and beyond what is recorded as ours.
+    fn is_held_by_reserve(&self) -> bool {
+        let next = self.ledger.frontier().min(self.ledger.ceiling());
+        next.is_some_and(|next| next > self.ledger.reserved())
+    }
+
+    /// Worth noting: rows were settled since the last time, and the position that passes them was
+    /// told to the server.
+    pub(super) fn progress<S>(&mut self, session: &Session<S>) -> Option<Progress> {
+        let confirmed = session.reported_confirmed?.lsn();
+        let due = session.ending.is_some() || self.noted.elapsed() >= PROGRESS_INTERVAL;
+        let committed_at = if due {
+            self.latest_settled.take()?
+        } else {
+            return None;
+        };
+        self.noted = Instant::now();
+        Some(Progress {
+            confirmed,
+            committed_at,
+        })
+    }
+
+    /// Raised ahead, so that confirming seldom waits for it; `None` while enough is left.
+    fn reserve_wanted(&self) -> Option<Lsn> {
+        let boundary = self.ledger.boundary()?;
+        let left = self
+            .ledger
+            .reserved()
+            .bytes()
+            .saturating_sub(boundary.bytes());
+        (left < RESERVE / 2).then(|| Lsn::new(boundary.bytes() + RESERVE))
+    }
+
+    /// A process that was paused may have lost the slot meanwhile: it sends nothing more until it
+    /// knows.
+    pub(super) fn notice_pause<S>(&mut self, session: &mut Session<S>) {
+        let gap = session.turned.elapsed();
+        session.turned = Instant::now();
+        if gap > PAUSE {
+            info!(
+                seconds = gap.as_secs(),
+                "was paused; checking that the slot is still ours"
+            );
+            self.sender.suspend(true);
+            session.check_now = true;
+        }
+    }
+
+    /// Status by the timer, on progress, and at once when asked.
+    pub(super) fn report<S: Wire>(&mut self, session: &mut Session<S>) {
+        let confirmed = self.ledger.confirmed();
+        let since = session.reported.elapsed();
+        let progress = confirmed > session.reported_confirmed && since >= PROGRESS_REPORTS;
+        if !(session.reply_wanted || progress || since >= session.status_interval) {
+            return;
+        }
+        let silence = session.heard.elapsed();
+        session.stream.queue_status(&StatusUpdate {
+            received: self.ledger.received(),
+            confirmed,
+            reply_requested: silence >= self.config.postgres.receive_timeout / 2,
+        });
+        session.reported = Instant::now();
+        session.reported_confirmed = confirmed;
+        session.reply_wanted = false;
+    }
+}
