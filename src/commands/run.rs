@@ -222,8 +222,8 @@ impl Publisher {
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
         unmoved(&facts, &self.names)?;
-        let epoch = match self.watch.ask_now(Question::TakeOver).await {
-            Answer::TakenOver(epoch) => epoch,
+        let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
+            Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
         let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
@@ -233,10 +233,8 @@ impl Publisher {
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
-        let record = facts.record.as_ref();
-        let reserved = record.and_then(|record| record.reserved_lsn);
         let start = Start {
-            reserved: reserved.unwrap_or(Lsn::ZERO),
+            reserved,
             confirmed: confirmed
                 .context("the slot has no position")
                 .map_err(Failure::Passing)?,
@@ -389,7 +387,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver(_) | Answer::Released => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }
