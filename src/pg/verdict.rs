@@ -22,7 +22,7 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
     let publication = publication(facts, names)?;
     covers(publication, found, names)?;
-    unchanged(publication, record, names)?;
+    unchanged(publication, record, slot, names)?;
     not_waited_for(facts, names)?;
     Ok(pressure(slot, names)
         .into_iter()
@@ -139,7 +139,12 @@ fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publicatio
 
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Result<(), Stop> {
+fn unchanged(
+    publication: &Publication,
+    record: &Record,
+    slot: &Slot,
+    names: &Names,
+) -> Result<(), Stop> {
     match &record.publication {
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
@@ -147,9 +152,7 @@ fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Resul
              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics, \
              insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
             names.publication,
-            record
-                .confirmed_lsn
-                .or(record.consistent_point)
+            slot.confirmed_flush_lsn
                 .map_or("the slot's position".into(), |lsn| lsn.to_string()),
         )),
         _ => Ok(()),
