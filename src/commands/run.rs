@@ -82,6 +82,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
     let mut publisher = Publisher {
+        patience: config.postgres.receive_timeout,
         info,
         names,
         state,
@@ -102,6 +103,8 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
 
 struct Publisher {
     info: ConnInfo,
+    /// A server that is silent for longer is given up.
+    patience: Duration,
     names: Names,
     state: Arc<State>,
     metrics: Arc<Metrics>,
@@ -226,8 +229,8 @@ impl Publisher {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
-        let types = types(&mut connection).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
         self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
@@ -281,7 +284,7 @@ impl Publisher {
         let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
         let mut warned: Option<Instant> = None;
         loop {
-            let rows = connection.simple_query(&sql).await?;
+            let rows = self.in_time(connection.simple_query(&sql)).await?;
             if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
                 return Ok(());
             }
@@ -329,15 +332,29 @@ impl Publisher {
         })
     }
 
+    /// Before the stream nobody else notices that the replication connection fell silent.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let silent = |_| {
+            Err(Failure::Passing(anyhow!(
+                "PostgreSQL was silent for {} s on the replication connection",
+                self.patience.as_secs()
+            )))
+        };
+        tokio::time::timeout(self.patience, answer)
+            .await
+            .unwrap_or_else(silent)
+    }
+
     /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
     /// that died and that the server has not noticed yet: wait, and never end it.
     async fn start_replication(&self, connection: &mut Replication<Stream>) -> Result<(), Failure> {
         let mut warned = false;
         loop {
-            let started = connection
-                .start_replication(&self.names.slot, &self.names.publication)
-                .await;
-            match started {
+            let started = connection.start_replication(&self.names.slot, &self.names.publication);
+            match self.in_time(started).await {
                 Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
                     if !warned {
                         warn!("standby: {error:#}");
