@@ -81,6 +81,10 @@ pub struct Init {
     #[arg(long)]
     pub create_table: bool,
 
+    /// Record a publication that was changed since, after you reviewed it
+    #[arg(long)]
+    pub accept_publication: bool,
+
     /// Print the SQL and run nothing
     #[arg(long)]
     pub print_sql: bool,

@@ -122,6 +122,8 @@ pub struct Ledger {
     received: Lsn,
     /// The newest boundary that a check of slot and publication vouches for.
     ceiling: Option<Lsn>,
+    /// No position beyond it is confirmed before the server's own record of it is raised.
+    reserved: Lsn,
     confirmed: Option<ConfirmedLsn>,
 }
 
@@ -142,17 +144,20 @@ impl Ledger {
             boundary: None,
             received: Lsn::ZERO,
             ceiling: None,
+            reserved: Lsn::ZERO,
             confirmed: None,
         }
     }
 
-    /// A new stream from a slot that stands at `start`: open rows are forgotten, the server will
-    /// send them again. Sequence numbers go on, so outcomes of the old rows find nobody.
-    pub fn restart(&mut self, start: Lsn) {
+    /// A new stream from a slot that stands at `start`, with positions up to `reserved` recorded as
+    /// ours: open rows are forgotten, the server will send them again. Sequence numbers go on, so
+    /// outcomes of the old rows find nobody.
+    pub fn restart(&mut self, start: Lsn, reserved: Lsn) {
         let base = self.next_seq().0;
         *self = Ledger {
             base,
             start,
+            reserved,
             ..Ledger::new(self.max_rows, self.max_bytes)
         };
     }
@@ -229,6 +234,11 @@ impl Ledger {
         self.receive(wal_end);
         if self.transaction.is_none() {
             self.reach(wal_end);
+            #[cfg(feature = "faults")]
+            if crate::faults::is_on(crate::faults::CONFIRM_KEEPALIVES) {
+                let rows = self.window.iter_mut().flatten();
+                rows.for_each(|row| row.floor = self.boundary);
+            }
         }
     }
 
@@ -377,10 +387,22 @@ impl Ledger {
         self.frontier() > self.ceiling
     }
 
+    pub fn reserved(&self) -> Lsn {
+        self.reserved
+    }
+
+    /// The record on the server reaches so far now.
+    pub fn reserve(&mut self, reserved: Lsn) {
+        self.reserved = self.reserved.max(reserved);
+    }
+
     /// What the server may be told. Both bounds are boundaries received on this connection, and
     /// all before the lower one is settled.
     pub fn confirmed(&mut self) -> Option<ConfirmedLsn> {
         let now = self.frontier().min(self.ceiling).map(ConfirmedLsn);
+        if now.is_some_and(|now| now.lsn() > self.reserved) {
+            return self.confirmed;
+        }
         assert!(
             now >= self.confirmed,
             "the confirmed position would move back: {:?} -> {now:?}",

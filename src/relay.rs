@@ -39,7 +39,7 @@ use crate::{
         context::{Deliveries, Settled, Source},
         producer::Producer,
     },
-    ledger::Ledger,
+    ledger::{ConfirmedLsn, Ledger},
     lsn::{Lsn, PgTime},
     metrics::{Metrics, TopicCounter},
     outbox::relation::{Mapping, Relations},
@@ -119,18 +119,19 @@ impl Relay {
         })
     }
 
-    /// Publishes until the stream fails or a stop is done.
+    /// Publishes until the stream fails or a stop is done: then tells where the slot stands.
     pub async fn run<S: Wire>(
         &mut self,
         stream: Stream<S>,
         start: Start,
         watch: &mut Watch,
         shutdown: &Shutdown,
-    ) -> Result<(), Failure> {
+    ) -> Result<Lsn, Failure> {
         self.metrics
             .duplicates_possible
             .inc_by(self.ledger.enqueued() as u64);
-        self.ledger.restart(start.confirmed);
+        self.ledger.restart(start.confirmed, start.reserved);
+        self.sender.suspend(false);
         self.relations.restart(start.table_oid, start.types.clone());
         self.sender.restart(&mut self.ledger);
         let now = Instant::now();
@@ -144,6 +145,7 @@ impl Relay {
             checked: now,
             checked_received: Lsn::ZERO,
             check_now: true,
+            turned: now,
             heard: now,
             reported: now,
             reported_confirmed: None,
@@ -164,13 +166,14 @@ impl Relay {
         session: &mut Session<S>,
         watch: &mut Watch,
         shutdown: &Shutdown,
-    ) -> Result<(), Failure> {
+    ) -> Result<Lsn, Failure> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             self.advance(session, watch)?;
             if self.is_over(session)? {
-                return Ok(());
+                let confirmed = session.reported_confirmed.map(ConfirmedLsn::lsn);
+                return Ok(confirmed.unwrap_or(session.start.confirmed));
             }
             let reading = self.is_reading(session);
             tokio::select! {
@@ -198,6 +201,7 @@ impl Relay {
         if let Some(frame) = session.held.take() {
             self.on_data(session, frame)?;
         }
+        self.notice_pause(session);
         self.now = jiff::Timestamp::now();
         self.sender.pump(&mut self.ledger, self.now);
         if self.sender.has_many_oversized() && self.factory.halve_batches() {

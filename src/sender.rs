@@ -122,6 +122,8 @@ pub struct Sender<P> {
     oversized: Option<Seq>,
     /// How many rows were refused so since the last producer was made.
     oversized_rows: usize,
+    /// The process was paused, and nobody knows yet whether another one took over.
+    suspended: bool,
 }
 
 /// A probe takes a round trip; more suspects than this are better cleared by smaller batches.
@@ -140,11 +142,20 @@ impl<P: Enqueue> Sender<P> {
             poison: None,
             oversized: None,
             oversized_rows: 0,
+            suspended: false,
         }
+    }
+
+    /// Sends nothing until told that the slot is still ours.
+    pub fn suspend(&mut self, suspended: bool) {
+        self.suspended = suspended;
     }
 
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
+        if self.suspended {
+            return;
+        }
         self.release_gates(ledger);
         while let Some(seq) = ledger.first_from(self.cursor) {
             if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
@@ -265,6 +276,10 @@ impl<P: Enqueue> Sender<P> {
         self.in_main += 1;
         self.topics.enqueued(number);
         ledger.set_state(seq, RowState::Enqueued);
+        #[cfg(feature = "faults")]
+        if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
+            ledger.settle(seq);
+        }
         Ok(())
     }
 
@@ -299,6 +314,7 @@ impl<P: Enqueue> Sender<P> {
         // In order: the gate's first row is the topic's oldest only when the walk has been here and
         // no row of the topic is still in the main producer.
         if self.probing.is_none()
+            && !self.suspended
             && matches!(self.main, Main::Ready(_))
             && self.topics.get(number).enqueued == 0
             && let Some(seq) = self.topics.first_waiting(number)
@@ -333,6 +349,12 @@ impl<P: Enqueue> Sender<P> {
                 .take_if(|(probed, _)| *probed == seq)
                 .map(|(_, p)| p),
         };
+        #[cfg(feature = "faults")]
+        if crate::faults::is_on(crate::faults::DROP_OUTCOME)
+            && matches!(outcome, Outcome::Failed(_))
+        {
+            return ledger.settle(seq).map_or(Report::Stale, Report::Delivered);
+        }
         match outcome {
             Outcome::Delivered => {
                 if let Some(Probe::Gate(number)) = purpose {

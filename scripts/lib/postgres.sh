@@ -31,10 +31,13 @@ postgres_fetch() {
     aarch64) machine=arm64v8 ;;
     *) die "there is no ready PostgreSQL for $(uname -m): install it by hand" ;;
   esac
-  mvn -q -B -f "$root/scripts/kafka/pom.xml" dependency:unpack "-DoutputDirectory=$2/jar" \
+  mkdir "$2"
+  # A project in the folder itself: Maven notes in its target/ what it unpacked, and never does it again where it finds that.
+  cp "$root/scripts/kafka/pom.xml" "$2"
+  mvn -q -B -f "$2/pom.xml" dependency:unpack "-DoutputDirectory=$2/jar" \
     "-Dartifact=io.zonky.test.postgres:embedded-postgres-binaries-linux-$machine:$1"
   tar -xJf "$2"/jar/postgres-*.txz -C "$2"
-  rm -r "$2/jar"
+  rm -r "$2"/{jar,pom.xml,target}
 }
 
 # as_postgres COMMAND…: as the user that owns the cluster, from a folder that it can enter.

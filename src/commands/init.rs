@@ -53,7 +53,8 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
         },
     };
     init.lock().await?;
-    init.go(options.create_table).await?;
+    init.go(options.create_table, options.accept_publication)
+        .await?;
     Ok(Exit::Done)
 }
 
@@ -97,7 +98,7 @@ impl Init {
         }
     }
 
-    async fn go(&self, create_table: bool) -> anyhow::Result<()> {
+    async fn go(&self, create_table: bool, accept: bool) -> anyhow::Result<()> {
         let facts = self.facts().await?;
         let session = self.session().await?;
         possible(&facts, &session)?;
@@ -114,6 +115,9 @@ impl Init {
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
                 self.migrate(&facts, &place).await?;
+                if accept && self.accept(&self.facts().await?).await? {
+                    return Ok(());
+                }
                 self.ready(&self.facts().await?)
             }
             None | Some("creating") => {
@@ -205,6 +209,22 @@ impl Init {
             role: rows[0].try_get(0)?,
             wal_level: rows[0].try_get(1)?,
         })
+    }
+
+    /// Records the publication as it is now, if it covers the table; `false` when it is known.
+    async fn accept(&self, facts: &SlotFacts) -> anyhow::Result<bool> {
+        self.covered(facts)?;
+        let known = facts
+            .record
+            .as_ref()
+            .and_then(|record| record.publication.as_ref());
+        if known == fingerprint(facts) {
+            return Ok(false);
+        }
+        record::accept(&self.client, facts, &self.names).await?;
+        let publication = &self.names.publication;
+        say(&format!("accepted publication {publication} as it is now"))?;
+        Ok(true)
     }
 
     /// Everything was made before: nothing is changed.

@@ -14,6 +14,7 @@ use crate::{
     config::{Config, Env, kafka::producer_settings},
     error::{Exit, Failure, Stop},
     http,
+    lsn::Lsn,
     metrics::Metrics,
     outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Types},
     pg::{
@@ -22,7 +23,7 @@ use crate::{
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
         tls::Stream,
-        verdict::start_anew,
+        verdict::{start_anew, unmoved},
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
@@ -37,6 +38,9 @@ const STANDBY_POLL: Duration = Duration::from_millis(500);
 
 /// Between two warnings that a slot which isn't read keeps WAL.
 const STANDBY_WARNING: Duration = Duration::from_secs(60);
+
+/// How long a clean stop waits for its last note in `walpost.slot`.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
@@ -120,13 +124,17 @@ impl Publisher {
                     info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
                     said = None;
                     self.set_role(Role::Publisher, None);
+                    let epoch = start.epoch;
                     let stream = connection.into_stream();
                     match self
                         .relay
                         .run(stream, start, &mut self.watch, &self.shutdown)
                         .await
                     {
-                        Ok(()) => return Ok(()),
+                        Ok(confirmed) => {
+                            self.release(epoch, confirmed).await;
+                            return Ok(());
+                        }
                         Err(failure) => self.explain(failure).await,
                     }
                 }
@@ -154,6 +162,16 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
+        }
+    }
+
+    /// After a clean stop nothing beyond the confirmed position is ours. Left undone, it only makes
+    /// the next start less strict.
+    async fn release(&mut self, epoch: i64, confirmed: Lsn) {
+        let question = Question::Release { epoch, confirmed };
+        let answer = tokio::time::timeout(RELEASE_TIMEOUT, self.watch.ask_now(question)).await;
+        if !matches!(answer, Ok(Answer::Released)) {
+            debug!(?answer, "the reserve was not given back");
         }
     }
 
@@ -203,8 +221,9 @@ impl Publisher {
         self.take_locks(&mut connection, table_oid).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
-        let epoch = match self.watch.ask_now(Question::TakeOver).await {
-            Answer::TakenOver(epoch) => epoch,
+        unmoved(&facts, &self.names)?;
+        let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
+            Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
         let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
@@ -215,6 +234,7 @@ impl Publisher {
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
         let start = Start {
+            reserved,
             confirmed: confirmed
                 .context("the slot has no position")
                 .map_err(Failure::Passing)?,
@@ -367,7 +387,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver(_) => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }

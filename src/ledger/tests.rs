@@ -6,12 +6,16 @@ use proptest::prelude::*;
 
 use super::*;
 
+const MAX: Lsn = Lsn::new(u64::MAX);
+
 /// Runs a script of `;`-separated steps; `expect` shows `confirmed … open …`.
 ///
 /// `start LSN`, `begin`, `row N`, `message`, `commit LSN`, `keepalive LSN`, `settle N`, `check`
-/// (a check that begins and succeeds now), `unchecked` (no automatic check from here on).
+/// (a check that begins and succeeds now), `unchecked` (no automatic check from here on),
+/// `unreserved LSN` (a start with nothing reserved beyond it), `reserve LSN`.
 fn run(script: &str) -> String {
     let mut ledger = Ledger::new(100, 1 << 20);
+    ledger.reserve(MAX);
     let mut seqs = std::collections::HashMap::new();
     let mut checked = true;
     for step in script
@@ -22,7 +26,9 @@ fn run(script: &str) -> String {
         let (verb, argument) = step.split_once(' ').unwrap_or((step, ""));
         let lsn = || argument.parse::<Lsn>().unwrap();
         match verb {
-            "start" => ledger.restart(lsn()),
+            "start" => ledger.restart(lsn(), MAX),
+            "reserve" => ledger.reserve(lsn()),
+            "unreserved" => ledger.restart(lsn(), lsn()),
             "begin" => ledger.begin(Lsn::new(1), PgTime::new(0)).unwrap(),
             "message" => drop(ledger.next_position().unwrap()),
             "row" => {
@@ -210,6 +216,7 @@ proptest! {
     #[test]
     fn confirms_exactly_the_settled_prefix(steps in prop::collection::vec(step(), 1..120)) {
         let mut ledger = Ledger::new(2, 1 << 20); // A window of 4 rows: stragglers are common.
+        ledger.reserve(MAX);
         let mut model = Model::default();
         let mut open: Vec<Seq> = Vec::new();
         let mut wal = 100;

@@ -39,11 +39,11 @@ pub async fn ready(
         .as_ref()
         .map(|p| p.fingerprint.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
-    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication)
-        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb)
+    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn)
+        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn)
         ON CONFLICT (slot) DO UPDATE SET state = 'ready', system_identifier = $2, database = $3, plugin = 'pgoutput',
           consistent_point = $4::pg_catalog.pg_lsn, publication = $5::jsonb, confirmed_lsn = NULL, committed_at = NULL,
-          reserved_lsn = NULL, holder = NULL, updated_at = pg_catalog.now()";
+          reserved_lsn = $4::pg_catalog.pg_lsn, holder = NULL, updated_at = pg_catalog.now()";
     let at = consistent_point.to_string();
     let values: &[(&(dyn ToSql + Sync), Type)] = &[
         (&names.slot, Type::TEXT),
@@ -52,6 +52,19 @@ pub async fn ready(
         (&at, Type::TEXT),
         (&fingerprint, Type::TEXT),
     ];
+    execute(client, text, values).await
+}
+
+/// The publication as it is now was reviewed by an operator.
+pub async fn accept(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
+    let fingerprint = facts
+        .publication
+        .as_ref()
+        .map(|p| p.fingerprint.to_string());
+    let text = "UPDATE walpost.slot SET publication = $2::jsonb, updated_at = pg_catalog.now()
+        WHERE slot = $1";
+    let values: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&names.slot, Type::TEXT), (&fingerprint, Type::TEXT)];
     execute(client, text, values).await
 }
 

@@ -22,6 +22,7 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
     let publication = publication(facts, names)?;
     covers(publication, found, names)?;
+    unchanged(publication, record, names)?;
     not_waited_for(facts, names)?;
     Ok(pressure(slot, names)
         .into_iter()
@@ -134,6 +135,43 @@ fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publicatio
             create_publication(&names.publication, &names.table)
         )
     })
+}
+
+/// The publication's hold on the table is the one that `init` recorded. One that was taken away and
+/// put back looks the same, and rows written meanwhile are not in the stream.
+fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Result<(), Stop> {
+    match &record.publication {
+        Some(was) if *was != publication.fingerprint => Err(stop!(
+            Exit::Slot,
+            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics,              insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
+            names.publication,
+            record
+                .confirmed_lsn
+                .or(record.consistent_point)
+                .map_or("the slot's position".into(), |lsn| lsn.to_string()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// At start: the slot stands where we left it, or before. Beyond what was recorded ahead of
+/// confirming it, it was moved, or dropped and made again, by somebody else.
+pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    let stands = facts
+        .slot
+        .as_ref()
+        .and_then(|slot| slot.confirmed_flush_lsn);
+    let record = facts.record.as_ref();
+    let reserved = record.and_then(|record| record.reserved_lsn);
+    match (stands, reserved) {
+        (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
+            Exit::Slot,
+            "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost.              Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {anew}",
+            slot = names.slot,
+            anew = start_anew(&names.slot),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// As a synchronous standby we would keep the application's commits waiting.

@@ -26,6 +26,10 @@ use crate::{
     state::State,
 };
 
+/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
+/// stands beyond the record was moved or made by somebody else.
+pub const RESERVE: u64 = 64 << 20;
+
 /// A statement that takes longer is given up and the connection with it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -36,15 +40,25 @@ const CLOSED_POLL: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub enum Question {
     /// Look, and note progress first if there is any.
-    Check(Option<Progress>),
+    Check(Option<Note>),
+    /// A clean stop: no position beyond this one is ours.
+    Release { epoch: i64, confirmed: Lsn },
     /// We hold the locks: the epochs before this one have passed.
     TakeOver,
 }
 
-/// What `walpost.slot` says of the publisher's way.
+/// What is to be written into `walpost.slot`, if it is still ours.
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub epoch: i64,
+    pub progress: Option<Progress>,
+    /// Positions up to here may be confirmed once it is written.
+    pub reserve: Option<Lsn>,
+}
+
+/// How far the publisher is.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    pub epoch: i64,
     pub confirmed: Lsn,
     /// Of the newest settled row.
     pub committed_at: PgTime,
@@ -54,8 +68,12 @@ pub struct Progress {
 pub enum Answer {
     /// Slot and publication are as they must be.
     Fine(Box<SlotFacts>),
-    /// The new epoch.
-    TakenOver(i64),
+    /// The new epoch, and how far positions are recorded as ours.
+    TakenOver {
+        epoch: i64,
+        reserved: Lsn,
+    },
+    Released,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -229,10 +247,16 @@ impl Task {
         let answer = match question {
             Question::TakeOver => take_over(client, &self.names.slot)
                 .await
-                .map(Answer::TakenOver),
-            Question::Check(progress) => {
-                if let Some(progress) = progress {
-                    note(client, &self.names.slot, &progress)
+                .map(|(epoch, reserved)| Answer::TakenOver { epoch, reserved }),
+            Question::Release { epoch, confirmed } => {
+                let slot = &self.names.slot;
+                release(client, slot, epoch, confirmed)
+                    .await
+                    .map(|()| Answer::Released)
+            }
+            Question::Check(note) => {
+                if let Some(note) = note {
+                    write(client, &self.names.slot, &note)
                         .await
                         .map_err(|error| self.lost(error))?;
                 }
@@ -287,36 +311,74 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
-async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
+/// Reserves at once: confirming the first rows then writes nothing.
+async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
     let rows = client
         .query_typed(
             &format!(
                 "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name')
-                 FROM local WHERE slot = $1 RETURNING epoch"
+                   holder = pg_catalog.current_setting('application_name'),
+                   reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
+                 FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
             ),
             &[(&slot, Type::TEXT)],
         )
         .await?;
-    // The check before this one saw the row.
-    Ok(rows.first().map_or(0, |row| row.get(0)))
+    // The check before this one saw the row; without one nothing can be confirmed.
+    let Some(row) = rows.first() else {
+        return Ok((0, Lsn::ZERO));
+    };
+    let reserved: String = row.try_get(1)?;
+    Ok((row.try_get(0)?, reserved.parse().unwrap_or(Lsn::ZERO)))
 }
 
-/// PostgreSQL's clock starts in 2000.
-async fn note(client: &Client, slot: &str, p: &Progress) -> Result<(), tokio_postgres::Error> {
-    let confirmed = p.confirmed.to_string();
+/// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
+async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.progress.is_none() && note.reserve.is_none() {
+        return Ok(());
+    }
+    let progress = note.progress.as_ref();
+    let confirmed = progress.map(|p| p.confirmed.to_string());
+    let committed_at = progress.map(|p| p.committed_at.micros());
+    let reserve = note.reserve.map(|lsn| lsn.to_string());
     client
         .query_typed(
             &format!(
-                "{LOCAL} UPDATE walpost.slot SET confirmed_lsn = $3::pg_catalog.pg_lsn, updated_at = pg_catalog.now(),
-                   committed_at = '2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond'
+                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(),
+                   confirmed_lsn = coalesce($3::pg_catalog.pg_lsn, confirmed_lsn),
+                   committed_at = coalesce('2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond', committed_at),
+                   reserved_lsn = greatest($5::pg_catalog.pg_lsn, reserved_lsn)
                  FROM local WHERE slot = $1 AND epoch = $2"
             ),
             &[
                 (&slot, Type::TEXT),
-                (&p.epoch, Type::INT8),
+                (&note.epoch, Type::INT8),
                 (&confirmed, Type::TEXT),
-                (&p.committed_at.micros(), Type::INT8),
+                (&committed_at, Type::INT8),
+                (&reserve, Type::TEXT),
+            ],
+        )
+        .await
+        .map(drop)
+}
+
+async fn release(
+    client: &Client,
+    slot: &str,
+    epoch: i64,
+    confirmed: Lsn,
+) -> Result<(), tokio_postgres::Error> {
+    client
+        .query_typed(
+            &format!(
+                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(), holder = NULL,
+                   reserved_lsn = $3::pg_catalog.pg_lsn
+                 FROM local WHERE slot = $1 AND epoch = $2"
+            ),
+            &[
+                (&slot, Type::TEXT),
+                (&epoch, Type::INT8),
+                (&confirmed.to_string(), Type::TEXT),
             ],
         )
         .await

@@ -8,14 +8,15 @@ use tracing::{debug, info, warn};
 use super::{
     Relay,
     ending::Stage,
-    session::{Session, Wire},
+    session::{Asked, Session, Wire},
 };
 use crate::{
     error::{Exit, Failure},
+    lsn::Lsn,
     pg::{
         message::StatusUpdate,
         slot::SlotFacts,
-        watch::{Answer, Progress, Question, Watch},
+        watch::{Answer, Note, Progress, Question, RESERVE, Watch},
     },
     stop,
 };
@@ -33,6 +34,9 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 /// for a synchronous standby, the application's commits would be waiting for us.
 const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
 
+/// A loop that did not turn for so long was paused with its process, or the machine was.
+const PAUSE: Duration = Duration::from_secs(2);
+
 impl Relay {
     /// An answer of the side connection; `asked`: to our question, not out of itself.
     pub(super) fn on_answer<S>(
@@ -40,12 +44,14 @@ impl Relay {
         session: &mut Session<S>,
         (asked, answer): (bool, Answer),
     ) -> Result<(), Failure> {
-        let boundary = if asked { session.asked.take() } else { None };
+        let asked = if asked { session.asked.take() } else { None };
         match answer {
             Answer::Fine(facts) => {
-                if let Some(boundary) = boundary {
+                if let Some(asked) = asked {
                     self.verify_ours(session, &facts)?;
-                    self.ledger.raise_ceiling(boundary);
+                    self.ledger.raise_ceiling(asked.boundary);
+                    self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
+                    self.sender.suspend(false);
                     let slot = facts.slot.as_ref();
                     session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
                 }
@@ -56,7 +62,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver(_) => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
@@ -117,20 +123,35 @@ impl Relay {
             // Each look also shows how far the slot is.
             Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
             None => {
-                (self.ledger.wants_check() && since >= self.config.postgres.status_interval)
+                let wanted = self.ledger.wants_check() || self.is_held_by_reserve();
+                (wanted && since >= self.config.postgres.status_interval)
                     || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
             }
         };
         if !(session.check_now || due || since >= IDLE_CHECK) {
             return;
         }
-        let progress = self.progress(session);
-        if watch.ask(Question::Check(progress)) {
-            session.asked = Some(self.ledger.boundary());
+        let note = Note {
+            epoch: session.start.epoch,
+            progress: self.progress(session),
+            reserve: self.reserve_wanted(),
+        };
+        let reserved = note.reserve;
+        if watch.ask(Question::Check(Some(note))) {
+            session.asked = Some(Asked {
+                boundary: self.ledger.boundary(),
+                reserved,
+            });
             session.checked = Instant::now();
             session.check_now = false;
             session.checked_received = self.ledger.received();
         }
+    }
+
+    /// A position is settled and checked, and beyond what is recorded as ours.
+    fn is_held_by_reserve(&self) -> bool {
+        let next = self.ledger.frontier().min(self.ledger.ceiling());
+        next.is_some_and(|next| next > self.ledger.reserved())
     }
 
     /// Worth noting: rows were settled since the last time, and the position that passes them was
@@ -145,10 +166,35 @@ impl Relay {
         };
         self.noted = Instant::now();
         Some(Progress {
-            epoch: session.start.epoch,
             confirmed,
             committed_at,
         })
+    }
+
+    /// Raised ahead, so that confirming seldom waits for it; `None` while enough is left.
+    fn reserve_wanted(&self) -> Option<Lsn> {
+        let boundary = self.ledger.boundary()?;
+        let left = self
+            .ledger
+            .reserved()
+            .bytes()
+            .saturating_sub(boundary.bytes());
+        (left < RESERVE / 2).then(|| Lsn::new(boundary.bytes() + RESERVE))
+    }
+
+    /// A process that was paused may have lost the slot meanwhile: it sends nothing more until it
+    /// knows.
+    pub(super) fn notice_pause<S>(&mut self, session: &mut Session<S>) {
+        let gap = session.turned.elapsed();
+        session.turned = Instant::now();
+        if gap > PAUSE {
+            info!(
+                seconds = gap.as_secs(),
+                "was paused; checking that the slot is still ours"
+            );
+            self.sender.suspend(true);
+            session.check_now = true;
+        }
     }
 
     /// Status by the timer, on progress, and at once when asked.

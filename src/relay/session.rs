@@ -20,6 +20,8 @@ pub struct Start {
     pub table_oid: u32,
     pub types: Types,
     pub epoch: i64,
+    /// How far positions are recorded as ours.
+    pub reserved: Lsn,
     /// Of our walsender.
     pub pid: i32,
     /// `None`: the server never ends a silent connection.
@@ -34,7 +36,7 @@ pub struct Session<S> {
     /// A message whose row has no room yet.
     pub held: Option<Bytes>,
     /// The boundary that the check under way will vouch for.
-    pub asked: Option<Option<Lsn>>,
+    pub asked: Option<Asked>,
     /// When the last check began.
     pub checked: Instant,
     /// The newest position then.
@@ -50,8 +52,17 @@ pub struct Session<S> {
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.
     pub server_stopping: Option<Instant>,
+    /// When the loop last turned: a long gap means that the process was paused.
+    pub turned: Instant,
     pub ending: Option<Ending>,
     pub draining: Draining,
+}
+
+/// What a check under way will vouch for.
+pub struct Asked {
+    pub boundary: Option<Lsn>,
+    /// How far the record on the server reaches then.
+    pub reserved: Option<Lsn>,
 }
 
 /// A failed producer whose last reports are awaited.

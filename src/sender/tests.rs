@@ -247,7 +247,7 @@ impl Run {
             .oldest()
             .map(|row| row.position.commit.bytes() - 1);
         let from = from.unwrap_or(self.events.len() as u64) as usize;
-        self.ledger.restart(Lsn::ZERO);
+        self.ledger.restart(Lsn::ZERO, Lsn::ZERO);
         self.sender.restart(&mut self.ledger);
         for at in from..self.events.len() {
             let (topic, event) = self.events[at];

@@ -24,5 +24,6 @@ mod status;
 mod stream;
 mod surroundings;
 mod topics;
+mod torture;
 mod types;
 mod values;

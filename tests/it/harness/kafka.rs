@@ -9,7 +9,9 @@ use std::{
 
 use rdkafka::{
     ClientConfig,
-    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    admin::{
+        AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+    },
     client::DefaultClientContext,
 };
 
@@ -191,6 +193,34 @@ impl Kafka {
             "AclCommand: {}",
             String::from_utf8_lossy(&output.stdout)
         );
+    }
+
+    /// The topic's settings, all of them: what isn't given goes back to its default.
+    pub fn configure(&self, topic: &str, settings: &[(&str, &str)]) {
+        let mut change = AlterConfig::new(ResourceSpecifier::Topic(topic));
+        for (name, value) in settings {
+            change = change.set(name, value);
+        }
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        let results = block_on(self.admin.alter_configs([&change], &options));
+        for result in results.expect("configure a topic") {
+            result.unwrap_or_else(|(_, error)| panic!("configure topic {topic}: {error}"));
+        }
+    }
+
+    /// How many records the topic ever took; `None` without an answer.
+    pub fn count(&self, topic: &str) -> Option<i64> {
+        let end = |partition| {
+            let limit = Duration::from_secs(1);
+            let client = self.admin.inner();
+            let (_, end) = client.fetch_watermarks(topic, partition, limit).ok()?;
+            Some(end)
+        };
+        let partitions = self.partitions(topic)?;
+        partitions
+            .iter()
+            .map(|(partition, _)| end(*partition))
+            .sum()
     }
 
     pub fn tail(&self, topic: &str) -> Tail {

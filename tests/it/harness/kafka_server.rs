@@ -43,6 +43,13 @@ impl KafkaServer {
         second
     }
 
+    /// One that is also reached through a proxy.
+    pub fn proxied() -> (KafkaServer, Proxy) {
+        let (behind, front) = (free_port(), free_port());
+        let proxy = Proxy::listening(front, SocketAddr::from(([127, 0, 0, 1], behind)));
+        (KafkaServer::with_listeners(&[(behind, front)]), proxy)
+    }
+
     /// `listeners`: (port to listen on, port to advertise), beside the plain one.
     fn with_listeners(listeners: &[(u16, u16)]) -> KafkaServer {
         KafkaServer::configured(free_port(), listeners, "")
@@ -115,6 +122,14 @@ impl KafkaServer {
 
     pub fn kill(&mut self) {
         self.process.kill();
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::TERM);
+        self.process
+            .wait(Duration::from_secs(60))
+            .expect("the broker stops within a minute");
     }
 
     pub fn restart(&mut self) {

@@ -140,11 +140,16 @@ impl Tail {
         true
     }
 
+    /// Whether every partition was read to what was its end then.
+    pub fn is_at_end(&self) -> bool {
+        self.ended == self.partitions
+    }
+
     /// Up to the end of every partition.
     #[track_caller]
     pub fn read_to_end(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(90);
-        while self.ended != self.partitions {
+        while !self.is_at_end() {
             assert!(
                 Instant::now() < deadline,
                 "topic {} could not be read to its end",

@@ -9,6 +9,8 @@ use std::{
 mod looking;
 mod writing;
 
+pub use looking::learn_positions;
+
 use super::{
     Run, Walpost, kafka::Kafka, kafka_server::Breakable, postgres::Server, sql::Sql, until,
 };
