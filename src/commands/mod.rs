@@ -1,8 +1,10 @@
 //! One file per command.
 
+pub mod drain;
 pub mod init;
 pub mod run;
 pub mod status;
+pub mod uninstall;
 
 use crate::{
     cli::{Cli, Command},
@@ -17,5 +19,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
         Command::Init(options) => init::init(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
+        Command::Drain(options) => drain::drain(&config, &env, &options).await,
+        Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }
 }

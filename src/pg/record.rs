@@ -27,6 +27,12 @@ pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
     execute(client, text, &[(&slot, Type::TEXT)]).await
 }
 
+/// After the slot was dropped on purpose.
+pub async fn remove(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text = "DELETE FROM walpost.slot WHERE slot = $1";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
 /// The slot's identity, and `ready`. Nothing was confirmed in this life yet.
 pub async fn ready(
     client: &Client,

@@ -25,6 +25,8 @@ pub struct Names {
     pub table: TableName,
     /// The table's columns that become something, by name.
     pub columns: Vec<String>,
+    /// The slot is to be one that standbys keep in step.
+    pub failover: bool,
 }
 
 impl Names {
@@ -43,6 +45,7 @@ impl Names {
             publication: config.postgres.publication.clone(),
             table: mapping.table,
             columns,
+            failover: config.postgres.failover_slot,
         })
     }
 }
@@ -99,6 +102,8 @@ pub struct Slot {
     pub safe_wal_size: Option<i64>,
     /// PostgreSQL 17+.
     pub invalidation_reason: Option<String>,
+    /// Standbys keep the slot in step. PostgreSQL 17+.
+    pub failover: Option<bool>,
 }
 
 /// The process that reads the slot. Without `pg_read_all_stats` only the pid and the application of

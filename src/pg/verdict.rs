@@ -24,8 +24,10 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     covers(publication, found, names)?;
     unchanged(publication, record, names)?;
     not_waited_for(facts, names)?;
+    possible_failover(facts, names)?;
     Ok(pressure(slot, names)
         .into_iter()
+        .chain(unsynchronised(facts, names))
         .chain(wider(publication, names))
         .collect())
 }
@@ -200,6 +202,34 @@ fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         )),
         false => Ok(()),
     }
+}
+
+/// A failover slot is asked for where there are such slots.
+pub fn possible_failover(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    if !names.failover || facts.server.version_num >= 170_000 {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "postgres.failover_slot (or --failover) needs PostgreSQL 17 or later, and the server is {}: set failover_slot = false",
+        facts.server.version
+    ))
+}
+
+/// A failover slot is asked for, and the one that is there is none.
+pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
+    let slot = facts.slot.as_ref();
+    names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
+}
+
+fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+    lacks_failover(facts, names).then(|| {
+        format!(
+            "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
+             publisher and run `walpost init`",
+            names.slot
+        )
+    })
 }
 
 /// The slot comes near the limit at which the server drops its WAL.

@@ -45,6 +45,7 @@ pub fn names() -> Names {
             name: "outbox".into(),
         },
         columns: COLUMNS.map(String::from).into(),
+        failover: false,
     }
 }
 
