@@ -114,7 +114,7 @@ impl Init {
             None if create_table => (self.table(&facts, &place).await?, true),
             None => return Err(missing_table(&self.names).into()),
         };
-        setup::check_table(&self.client, &facts, &self.names).await?;
+        setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
                 self.migrate(&facts, &place).await?;
@@ -260,7 +260,7 @@ impl Init {
         let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
         };
-        covers(publication, found, &self.names)?;
+        covers(publication, found, &self.names, facts.server.version_num)?;
         Ok(())
     }
 

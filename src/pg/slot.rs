@@ -125,6 +125,14 @@ pub struct Table {
     pub kind: char,
     /// Is itself a partition of another table.
     pub partition: bool,
+    pub columns: Vec<Column>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Column {
+    pub name: String,
+    /// `pg_attribute.attgenerated`: empty, `s` stored, `v` virtual (PostgreSQL 18+).
+    pub generated: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -137,6 +145,8 @@ pub struct Publication {
     pub all_tables: bool,
     /// `publish_via_partition_root`.
     pub via_root: bool,
+    /// Publishes stored generated columns (`publish_generated_columns`, PostgreSQL 18+).
+    pub generated: bool,
     /// Has our table in it, by name, by schema or with all.
     pub names_table: bool,
     /// Has a table in it that ours is a partition of.
@@ -247,6 +257,10 @@ fn query(shape: &Shape) -> String {
             "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
+    let generated = match shape.version_num {
+        180_000.. => "pubgencols = 's'",
+        _ => "false",
+    };
     let version = if shape.has_meta {
         "(SELECT pg_catalog.max(version) FROM walpost.meta)"
     } else {
@@ -261,6 +275,7 @@ fn query(shape: &Shape) -> String {
         .replace("{filter}", filter)
         .replace("{columns}", columns)
         .replace("{schemas}", schemas)
+        .replace("{generated}", generated)
         .replace("{version}", version)
         .replace("{record}", record)
 }

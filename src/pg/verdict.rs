@@ -3,7 +3,7 @@
 use crate::{
     error::{Exit, Stop},
     pg::{
-        publication::{covers, create_publication, wider},
+        publication::{columns_are_there, covers, create_publication, wider},
         quote::{literal, table},
         schema,
         slot::{Names, Publication, Record, Slot, SlotFacts},
@@ -21,7 +21,8 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let slot = slot(facts, names, record)?;
     let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
     let publication = publication(facts, names)?;
-    covers(publication, found, names)?;
+    columns_are_there(found, names)?;
+    covers(publication, found, names, facts.server.version_num)?;
     unchanged(publication, record, names)?;
     not_waited_for(facts, names)?;
     possible_failover(facts, names)?;
