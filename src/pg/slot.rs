@@ -175,6 +175,8 @@ pub struct Record {
     pub epoch: Option<i64>,
     pub confirmed_lsn: Option<Lsn>,
     pub reserved_lsn: Option<Lsn>,
+    /// Of the server when a publisher last took the slot over.
+    pub timeline: Option<u32>,
 }
 
 impl SlotFacts {

@@ -71,10 +71,19 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
     let Some(slot) = &facts.slot else {
         let from = record.confirmed_lsn.max(record.consistent_point);
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
+        let cause = match record.timeline {
+            Some(was) if was != facts.server.timeline => format!(
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
+                 on timeline {}, which did not have it{last}",
+                facts.server.timeline
+            ),
+            _ => format!(
+                "slot {name} is missing: it was dropped, or the server is one that never had it{last}"
+            ),
+        };
         return Err(stop!(
             Exit::Slot,
-            "slot {name} is missing: it was dropped, or the server is one that never had it{last}. \
-             Rows committed after its position were not published. {}",
+            "{cause}. Rows committed after its position were not published. {}",
             start_anew(name)
         ));
     };

@@ -304,12 +304,15 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
+/// Of a primary. The control file follows a promotion only at the next checkpoint.
+const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
+
 async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
     let rows = client
         .query_typed(
             &format!(
                 "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name')
+                   holder = pg_catalog.current_setting('application_name'), timeline = {TIMELINE}
                  FROM local WHERE slot = $1 RETURNING epoch"
             ),
             &[(&slot, Type::TEXT)],

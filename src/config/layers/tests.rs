@@ -155,8 +155,8 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
             "walpost.toml:2:2: delivry: unknown field `delivry`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `delivery`?".into(),
         ),
         (
-            "[postgres]\nquery_timeout = true\n",
-            format!("walpost.toml:2:1: postgres.query_timeout: unknown field `query_timeout`, expected one of {known}"),
+            "[postgres]\njudge = true\n",
+            format!("walpost.toml:2:1: postgres.judge: unknown field `judge`, expected one of {known}"),
         ),
         (
             "[[outbox]]\ntable = \"a\"\non_poison = \"maybe\"",
