@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 
-use crate::config::parse_duration;
+use crate::{config::parse_duration, lsn::Lsn};
 
 /// Publishes a PostgreSQL outbox table to Kafka from the write-ahead log.
 ///
@@ -75,6 +75,8 @@ pub enum Command {
     Status(Status),
     /// Wait until nothing is unconfirmed; pause the application's writes first
     Drain(Drain),
+    /// Pass exactly one transaction that the server cannot decode; recorded in walpost.audit_log
+    Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published
     Uninstall(Uninstall),
 }
@@ -137,6 +139,17 @@ pub struct Drain {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Skip {
+    /// The position of its commit, which `run` names when it is stuck
+    #[arg(long, value_name = "LSN")]
+    pub transaction: Lsn,
+
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod init;
 pub mod run;
+pub mod skip;
 pub mod status;
 pub mod uninstall;
 
@@ -20,6 +21,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
         Command::Drain(options) => drain::drain(&config, &env, &options).await,
+        Command::Skip(options) => skip::skip(&config, &env, &options).await,
         Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }
 }

@@ -10,6 +10,7 @@ use crate::{
 pub const MIGRATIONS: &[&str] = &[
     include_str!("../../sql/walpost.sql"),
     include_str!("../../sql/walpost-2.sql"),
+    include_str!("../../sql/walpost-3.sql"),
 ];
 
 /// What this binary works with.

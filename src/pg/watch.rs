@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     error::{Exit, Failure, Stop},
+    ledger::ConfirmedLsn,
     lsn::{Lsn, PgTime},
     state::State,
 };
@@ -39,6 +40,8 @@ pub enum Question {
     Check(Option<Note>),
     /// A clean stop: no position beyond this one is ours.
     Release { epoch: i64, confirmed: Lsn },
+    /// What is settled, where the stream that would tell it broke.
+    Advance { epoch: i64, to: ConfirmedLsn },
     /// We hold the locks: the epochs before this one have passed.
     TakeOver,
 }
@@ -67,6 +70,7 @@ pub enum Answer {
     /// The new epoch.
     TakenOver(i64),
     Released,
+    Advanced,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -247,6 +251,12 @@ impl Task {
                     .await
                     .map(|()| Answer::Released)
             }
+            Question::Advance { epoch, to } => {
+                let slot = &self.names.slot;
+                advance(client, slot, epoch, to)
+                    .await
+                    .map(|()| Answer::Advanced)
+            }
             Question::Check(note) => {
                 if let Some(note) = note {
                     write(client, &self.names.slot, &note)
@@ -346,6 +356,28 @@ async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_pos
                 (&confirmed, Type::TEXT),
                 (&committed_at, Type::INT8),
                 (&reserve, Type::TEXT),
+            ],
+        )
+        .await
+        .map(drop)
+}
+
+/// Only while nobody reads the slot and it is still ours.
+async fn advance(
+    client: &Client,
+    slot: &str,
+    epoch: i64,
+    to: ConfirmedLsn,
+) -> Result<(), tokio_postgres::Error> {
+    client
+        .query_typed(
+            "SELECT pg_catalog.pg_replication_slot_advance(r.slot_name, $3::pg_catalog.pg_lsn)
+             FROM pg_catalog.pg_replication_slots r JOIN walpost.slot s ON s.slot = r.slot_name AND s.epoch = $2
+             WHERE r.slot_name = $1 AND NOT r.active AND r.confirmed_flush_lsn < $3::pg_catalog.pg_lsn",
+            &[
+                (&slot, Type::TEXT),
+                (&epoch, Type::INT8),
+                (&to.to_string(), Type::TEXT),
             ],
         )
         .await

@@ -66,7 +66,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver(_) | Answer::Released => Ok(()),
+            Answer::TakenOver(_) | Answer::Released | Answer::Advanced => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
@@ -203,6 +203,9 @@ impl Relay {
 
     /// Status by the timer, on progress, and at once when asked.
     pub(super) fn report<S: Wire>(&mut self, session: &mut Session<S>) {
+        if session.broken.is_some() {
+            return;
+        }
         let confirmed = self.ledger.confirmed();
         let since = session.reported.elapsed();
         let progress = confirmed > session.reported_confirmed && since >= PROGRESS_REPORTS;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::Ending;
-use crate::{ledger::ConfirmedLsn, lsn::Lsn, pg::wire::Stream};
+use crate::{error::Failure, ledger::ConfirmedLsn, lsn::Lsn, pg::wire::Stream};
 
 /// What a stream runs over.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin {}
@@ -56,6 +56,8 @@ pub struct Session<S> {
     /// When the loop last turned: a long gap means that the process was paused.
     pub turned: Instant,
     pub ending: Option<Ending>,
+    /// Why nothing more comes and nothing can be told, while the rest is settled.
+    pub broken: Option<Failure>,
     pub draining: Draining,
 }
 

@@ -361,3 +361,76 @@ fn mapped_columns_that_are_dropped_or_generated_stop_with_their_name_on_every_ve
     });
     pass(100);
 }
+
+#[test]
+fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    // A type whose output function fails for every value: the server cannot encode such a row.
+    scene.sql.run(
+        "CREATE TYPE bad;
+         CREATE FUNCTION bad_in(cstring) RETURNS bad LANGUAGE internal IMMUTABLE STRICT AS 'int4in';
+         CREATE FUNCTION bad_out(bad) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'enum_out';
+         CREATE TYPE bad (INPUT = bad_in, OUTPUT = bad_out, INTERNALLENGTH = 4, PASSEDBYVALUE, ALIGNMENT = int4);
+         ALTER TABLE public.outbox ADD COLUMN bad bad",
+    );
+    let mut wanted = scene.insert("a", 3);
+    let (first, second) = (scene.row(&[]), scene.row(&[("bad", "'7'")]));
+    let of_it = scene
+        .sql
+        .column(&format!("BEGIN; {first}; {second}; COMMIT"));
+    let behind = scene.current_lsn();
+    let after = scene.insert("b", 3);
+
+    let mut run = walpost.start();
+    run.wait_says("walpost skip --transaction ", 60);
+    assert_ne!(walpost.ready(), Some(200));
+    let log = run.log();
+    let at = log
+        .split("walpost skip --transaction ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next())
+        .expect("a position");
+    let position: walpost::lsn::Lsn = at.parse().expect("an LSN");
+    assert!(position < behind, "{position} is not before {behind}");
+    assert!(scene.confirmed() < position);
+    run.kill();
+
+    let skip = |at: &str| walpost.command(&["skip", "--transaction", at, "--reason", "a test's"]);
+    walpost
+        .command(&["skip", "--transaction", at])
+        .expect(2, &["--reason"]);
+    let unmoved = scene.confirmed();
+    skip("0/1").expect(1, &["has passed it"]);
+    skip(&scene.current_lsn().to_string())
+        .expect(1, &[&format!("commits at {at} comes before it")]);
+    assert_eq!(scene.confirmed(), unmoved);
+    let entries = "SELECT count(*) FROM walpost.audit_log";
+    assert_eq!(scene.sql.number(entries), 0);
+
+    skip(at).expect(0, &[at, "22P03"]);
+    let entry = scene.sql.rows(
+        "SELECT who, verb, detail->>'transaction', detail->>'reason', detail->>'sqlstate' FROM walpost.audit_log",
+    );
+    let entry: Vec<_> = entry.into_iter().flatten().flatten().collect();
+    let who = scene.server.publisher_name();
+    assert_eq!(entry, [who, "skip", at, "a test's", "22P03"]);
+    skip(at).expect(1, &["has passed it"]);
+
+    // The next one is not passed, whatever is said of it.
+    let mut run = scene.started(&walpost);
+    scene.wait_confirmed(20);
+    // What came before the failure was committed, and may be there, once or more often.
+    wanted.extend(after);
+    let arrived = scene.records();
+    let mut once: Vec<_> = arrived.iter().map(|record| record.event_id()).collect();
+    once.retain(|id| *id != of_it[0]);
+    let mut seen = std::collections::HashSet::new();
+    once.retain(|id| seen.insert(*id));
+    assert_eq!(once, wanted);
+    run.stop(0);
+    scene.insert("c", 1);
+    let decodable = scene.sql.rows("SELECT pg_current_wal_lsn()");
+    let at = decodable[0][0].clone().expect("an LSN");
+    skip(&at).expect(1, &["comes before it"]);
+}
