@@ -27,7 +27,7 @@ use crate::{
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
-    relay::{Relay, Start},
+    relay::{Relay, Start, Undecodable},
     shutdown::Shutdown,
     state::{Role, State},
     stop,
@@ -44,6 +44,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
+
+/// A transaction that could not be decoded so often is worth naming.
+const STUCK: u32 = 3;
 
 /// Publishes until told to stop. Ends with the exit code of what stopped it.
 pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
@@ -90,6 +93,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         relay,
         watch,
         shutdown,
+        stuck: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -111,6 +115,8 @@ struct Publisher {
     relay: Relay,
     watch: Watch,
     shutdown: Shutdown,
+    /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
+    stuck: Option<(Lsn, u32)>,
 }
 
 impl Publisher {
@@ -138,7 +144,10 @@ impl Publisher {
                             self.release(epoch, confirmed).await;
                             return Ok(());
                         }
-                        Err(failure) => self.explain(failure).await,
+                        Err(failure) => match self.relay.take_undecodable() {
+                            Some(left) => self.undecodable(failure, left, epoch).await,
+                            None => self.explain(failure).await,
+                        },
                     }
                 }
                 Err(failure) => failure,
@@ -175,6 +184,33 @@ impl Publisher {
         let answer = tokio::time::timeout(RELEASE_TIMEOUT, self.watch.ask_now(question)).await;
         if !matches!(answer, Ok(Answer::Released)) {
             debug!(?answer, "the reserve was not given back");
+        }
+    }
+
+    /// The server could not decode a transaction. What is settled before it is passed; when the same
+    /// one fails again and again, it is named.
+    async fn undecodable(&mut self, failure: Failure, left: Undecodable, epoch: i64) -> Failure {
+        if let Some(to) = left.settled {
+            let question = Question::Advance { epoch, to };
+            let answer = self.watch.ask_now(question).await;
+            if !matches!(answer, Answer::Advanced) {
+                debug!(?answer, "the slot was not advanced");
+            }
+        }
+        let (Failure::Passing(error), Some(commit)) = (&failure, left.commit_lsn) else {
+            return failure;
+        };
+        self.stuck = match self.stuck {
+            Some((at, times)) if at == commit => Some((at, times + 1)),
+            _ => Some((commit, 1)),
+        };
+        match self.stuck {
+            Some((_, times)) if times >= STUCK => Failure::Passing(anyhow!(
+                "slot {} is stuck: the server cannot decode the transaction that commits at {commit}: {error:#}. If that cannot be \
+                 mended, stop this publisher and pass that one transaction with `walpost skip --transaction {commit} --reason TEXT`",
+                self.names.slot
+            )),
+            _ => failure,
         }
     }
 
@@ -404,7 +440,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }
