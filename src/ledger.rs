@@ -354,6 +354,11 @@ impl Ledger {
         self.transaction.is_some()
     }
 
+    /// Commit record of the open transaction.
+    pub fn open_commit(&self) -> Option<Lsn> {
+        self.transaction.as_ref().map(|open| open.commit_lsn)
+    }
+
     pub fn received(&self) -> Lsn {
         self.received
     }

@@ -13,6 +13,7 @@ mod rate;
 mod reports;
 mod session;
 mod telling;
+mod undecodable;
 
 use std::{
     sync::Arc,
@@ -23,7 +24,6 @@ use anyhow::anyhow;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-pub use self::session::Start;
 use self::{
     ending::Ending,
     factory::Factory,
@@ -32,6 +32,7 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
+pub use self::{session::Start, undecodable::Undecodable};
 use crate::{
     config::Config,
     error::{Exit, Failure},
@@ -77,6 +78,7 @@ pub struct Relay {
     rate: Rate,
     kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
+    undecodable: Option<Undecodable>,
     /// Of this turn of the loop.
     now: jiff::Timestamp,
 }
@@ -111,6 +113,7 @@ impl Relay {
             rate: Rate::default(),
             kafka_trouble: None,
             warned: Vec::new(),
+            undecodable: None,
             now: jiff::Timestamp::now(),
             config,
             state,
@@ -152,6 +155,7 @@ impl Relay {
             reply_wanted: false,
             server_stopping: None,
             ending: None,
+            broken: None,
             draining: Draining::default(),
             stands: None,
         };
@@ -187,7 +191,12 @@ impl Relay {
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
                 _ = ticks.tick() => self.on_tick(session)?,
-                event = session.stream.next(reading) => self.on_events(session, event?)?,
+                event = session.stream.next(reading), if session.broken.is_none() => {
+                    let done = event.and_then(|event| self.on_events(session, event));
+                    if let Err(failure) = done {
+                        self.on_failure(session, failure)?;
+                    }
+                }
             }
         }
     }

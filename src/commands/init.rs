@@ -25,7 +25,7 @@ use crate::{
         setup::{self, Place, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{missing_table, verdict},
+        verdict::{missing_table, possible_failover, verdict},
     },
     stop,
 };
@@ -33,13 +33,15 @@ use crate::{
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Rows that were there before are counted this far; counting on would take long on a large table.
-const COUNT_TO: i64 = 1_000_000;
+pub(super) const COUNT_TO: i64 = 1_000_000;
 
 pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Result<Exit> {
-    let names = Names::of(config)?;
+    let mut names = Names::of(config)?;
+    names.failover |= options.failover;
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
     if options.print_sql {
-        say(&print::script(&names, &conninfo, options.create_table))?;
+        let (create_table, only) = (options.create_table, options.print_as);
+        say(&print::script(&names, &conninfo, create_table, only))?;
         return Ok(Exit::Done);
     }
     let client = sql::connect(&conninfo, "walpost:init").await?;
@@ -102,6 +104,7 @@ impl Init {
         let facts = self.facts().await?;
         let session = self.session().await?;
         possible(&facts, &session)?;
+        possible_failover(&facts, &self.names)?;
         let place = Place {
             role: &session.role,
             database: &facts.database,
@@ -111,14 +114,16 @@ impl Init {
             None if create_table => (self.table(&facts, &place).await?, true),
             None => return Err(missing_table(&self.names).into()),
         };
-        setup::check_table(&self.client, &facts, &self.names).await?;
+        setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
                 self.migrate(&facts, &place).await?;
-                if accept && self.accept(&self.facts().await?).await? {
+                let changed = accept && self.accept(&self.facts().await?).await?;
+                let facts = self.facts().await?;
+                if self.failover(&facts).await? || changed {
                     return Ok(());
                 }
-                self.ready(&self.facts().await?)
+                self.ready(&facts)
             }
             None | Some("creating") => {
                 let unpublished = match fresh {
@@ -176,6 +181,7 @@ impl Init {
             )
             .into());
         }
+        self.failover(&facts).await?;
         record::ready(&self.client, &facts, &self.names, at).await?;
         let (slot, verb) = (
             &self.names.slot,
@@ -254,7 +260,7 @@ impl Init {
         let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
         };
-        covers(publication, found, &self.names)?;
+        covers(publication, found, &self.names, facts.server.version_num)?;
         Ok(())
     }
 

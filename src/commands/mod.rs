@@ -1,8 +1,11 @@
 //! One file per command.
 
+pub mod drain;
 pub mod init;
 pub mod run;
+pub mod skip;
 pub mod status;
+pub mod uninstall;
 
 use crate::{
     cli::{Cli, Command},
@@ -17,5 +20,8 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
         Command::Init(options) => init::init(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
+        Command::Drain(options) => drain::drain(&config, &env, &options).await,
+        Command::Skip(options) => skip::skip(&config, &env, &options).await,
+        Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }
 }

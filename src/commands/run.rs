@@ -27,7 +27,7 @@ use crate::{
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
-    relay::{Relay, Start},
+    relay::{Relay, Start, Undecodable},
     shutdown::Shutdown,
     state::{Role, State},
     stop,
@@ -44,6 +44,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
+
+/// A transaction that could not be decoded so often is worth naming.
+const STUCK: u32 = 3;
 
 /// Publishes until told to stop. Ends with the exit code of what stopped it.
 pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
@@ -82,6 +85,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
     let mut publisher = Publisher {
+        patience: config.postgres.receive_timeout,
         info,
         names,
         state,
@@ -89,6 +93,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         relay,
         watch,
         shutdown,
+        stuck: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -102,12 +107,16 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
 
 struct Publisher {
     info: ConnInfo,
+    /// A server that is silent for longer is given up.
+    patience: Duration,
     names: Names,
     state: Arc<State>,
     metrics: Arc<Metrics>,
     relay: Relay,
     watch: Watch,
     shutdown: Shutdown,
+    /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
+    stuck: Option<(Lsn, u32)>,
 }
 
 impl Publisher {
@@ -135,7 +144,10 @@ impl Publisher {
                             self.release(epoch, confirmed).await;
                             return Ok(());
                         }
-                        Err(failure) => self.explain(failure).await,
+                        Err(failure) => match self.relay.take_undecodable() {
+                            Some(left) => self.undecodable(failure, left, epoch).await,
+                            None => self.explain(failure).await,
+                        },
                     }
                 }
                 Err(failure) => failure,
@@ -172,6 +184,33 @@ impl Publisher {
         let answer = tokio::time::timeout(RELEASE_TIMEOUT, self.watch.ask_now(question)).await;
         if !matches!(answer, Ok(Answer::Released)) {
             debug!(?answer, "the reserve was not given back");
+        }
+    }
+
+    /// The server could not decode a transaction. What is settled before it is passed; when the same
+    /// one fails again and again, it is named.
+    async fn undecodable(&mut self, failure: Failure, left: Undecodable, epoch: i64) -> Failure {
+        if let Some(to) = left.settled {
+            let question = Question::Advance { epoch, to };
+            let answer = self.watch.ask_now(question).await;
+            if !matches!(answer, Answer::Advanced) {
+                debug!(?answer, "the slot was not advanced");
+            }
+        }
+        let (Failure::Passing(error), Some(commit)) = (&failure, left.commit_lsn) else {
+            return failure;
+        };
+        self.stuck = match self.stuck {
+            Some((at, times)) if at == commit => Some((at, times + 1)),
+            _ => Some((commit, 1)),
+        };
+        match self.stuck {
+            Some((_, times)) if times >= STUCK => Failure::Passing(anyhow!(
+                "slot {} is stuck: the server cannot decode the transaction that commits at {commit}: {error:#}. If that cannot be \
+                 mended, stop this publisher and pass that one transaction with `walpost skip --transaction {commit} --reason TEXT`",
+                self.names.slot
+            )),
+            _ => failure,
         }
     }
 
@@ -226,8 +265,8 @@ impl Publisher {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
-        let types = types(&mut connection).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
         self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
@@ -281,7 +320,7 @@ impl Publisher {
         let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
         let mut warned: Option<Instant> = None;
         loop {
-            let rows = connection.simple_query(&sql).await?;
+            let rows = self.in_time(connection.simple_query(&sql)).await?;
             if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
                 return Ok(());
             }
@@ -329,15 +368,29 @@ impl Publisher {
         })
     }
 
+    /// Before the stream nobody else notices that the replication connection fell silent.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let silent = |_| {
+            Err(Failure::Passing(anyhow!(
+                "PostgreSQL was silent for {} s on the replication connection",
+                self.patience.as_secs()
+            )))
+        };
+        tokio::time::timeout(self.patience, answer)
+            .await
+            .unwrap_or_else(silent)
+    }
+
     /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
     /// that died and that the server has not noticed yet: wait, and never end it.
     async fn start_replication(&self, connection: &mut Replication<Stream>) -> Result<(), Failure> {
         let mut warned = false;
         loop {
-            let started = connection
-                .start_replication(&self.names.slot, &self.names.publication)
-                .await;
-            match started {
+            let started = connection.start_replication(&self.names.slot, &self.names.publication);
+            match self.in_time(started).await {
                 Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
                     if !warned {
                         warn!("standby: {error:#}");
@@ -387,7 +440,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }

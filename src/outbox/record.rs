@@ -333,6 +333,23 @@ mod tests {
     }
 
     #[test]
+    fn a_type_that_is_gone_is_judged_by_the_form_of_its_text() {
+        let shape = shape("t", 99_999);
+        for (text, bytes) in [
+            ("\\x00ff", &[0, 255][..]),
+            ("\\x0", b"\\x0"),
+            ("\\xyz", b"\\xyz"),
+            ("", b""),
+            ("label", b"label"),
+        ] {
+            with(&shape, &[("payload", text)], |r| {
+                assert_eq!(r.payload, Some(bytes), "{text}")
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
     fn times_that_no_record_can_have_become_the_commit_time() {
         let commit = COMMITTED.unix_millis();
         for (text, expected) in [

@@ -271,3 +271,45 @@ impl Relations {
         self.known.get(&relation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::pgoutput::Column;
+
+    #[test]
+    fn the_catalogue_is_read_again_once_for_each_type_it_lacked() {
+        let mapping = Mapping {
+            table: TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            topic: Template::parse("t").unwrap(),
+            key: None,
+        };
+        let relation = |id, payload| Relation {
+            id,
+            namespace: "public".into(),
+            name: if id == 1 { "outbox" } else { "other" }.into(),
+            columns: vec![Column {
+                name: "payload".into(),
+                type_oid: payload,
+            }],
+        };
+        let mut relations = Relations::new(mapping, 1);
+        relations.restart(1, Types::new([(20_000, true), (20_001, false)].into_iter()));
+        for known in [BYTEA, 25, 20_000, 20_001] {
+            assert!(relations.learn(&relation(1, known)));
+        }
+        assert!(relations.learn(&relation(2, 30_000)), "not our table");
+        assert!(!relations.learn(&relation(1, 30_000)));
+        assert!(relations.learn(&relation(1, 30_000)), "it is gone");
+        relations.restart(1, Types::new([(30_000, true)].into_iter()));
+        assert!(relations.learn(&relation(1, 30_000)));
+        let Some(Table::Ours(shape)) = relations.table(1) else {
+            panic!()
+        };
+        assert_eq!(shape.payload.map(|field| field.form), Some(Form::Bytea));
+        assert!(!relations.learn(&relation(1, 30_001)), "another one");
+    }
+}

@@ -11,6 +11,7 @@ use crate::{
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo, quote::ident, replication, server_error::ServerError, setup::explain,
+        slot::Names,
     },
     stop,
 };
@@ -31,12 +32,12 @@ pub struct Made {
 pub async fn create_slot(
     conninfo: &ConnInfo,
     client: &Client,
-    slot: &str,
+    names: &Names,
     within: Within,
 ) -> anyhow::Result<Made> {
-    match create(conninfo, client, slot, within).await {
+    match create(conninfo, client, names, within).await {
         Ok(made) => Ok(made),
-        Err(failure) => Err(refused(client, failure, slot).await),
+        Err(failure) => Err(refused(client, failure, &names.slot).await),
     }
 }
 
@@ -50,9 +51,10 @@ pub struct Within {
 async fn create(
     conninfo: &ConnInfo,
     client: &Client,
-    slot: &str,
+    names: &Names,
     within: Within,
 ) -> Result<Made, Failure> {
+    let slot = &names.slot;
     let deadline = within.deadline;
     let connect = replication::connect(conninfo, "walpost:init");
     let mut replication = timeout_at(deadline, connect)
@@ -67,8 +69,13 @@ async fn create(
     let pid: i32 = first(&replication.simple_query(pid).await?, 0)?;
     let system = replication.simple_query("IDENTIFY_SYSTEM").await?;
     // Not exported: an exported snapshot stays open until the next command.
+    // PostgreSQL 14 knows only the first form, and failover slots are of 17 and later.
+    let options = match names.failover {
+        false => "NOEXPORT_SNAPSHOT",
+        true => "(SNAPSHOT 'nothing', FAILOVER true)",
+    };
     let create = format!(
-        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT",
+        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}",
         ident(slot)
     );
     let mut creation = pin!(replication.simple_query(&create));
@@ -115,6 +122,26 @@ async fn create(
     Ok(Made {
         consistent_point: first(&rows, 1)?,
         system_identifier: first(&system, 0)?,
+    })
+}
+
+/// Lets standbys keep the slot in step, so that it is there after a promotion. PostgreSQL 17 and
+/// later; nobody may read the slot meanwhile.
+pub async fn make_failover(conninfo: &ConnInfo, slot: &str) -> anyhow::Result<()> {
+    let mut replication = replication::connect(conninfo, "walpost:init").await?;
+    let alter = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", ident(slot));
+    let altered = replication.simple_query(&alter).await;
+    altered.map(drop).map_err(|failure| {
+        let in_use = code(&failure) == Some(SqlState::OBJECT_IN_USE);
+        let failure = anyhow::Error::from(failure);
+        match in_use {
+            true => stop!(
+                Exit::Slot,
+                "slot {slot} is read meanwhile: {failure:#}; stop that program, then `walpost init` again"
+            )
+            .into(),
+            false => failure.context(format!("cannot make slot {slot} a failover slot")),
+        }
     })
 }
 

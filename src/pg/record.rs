@@ -27,6 +27,12 @@ pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
     execute(client, text, &[(&slot, Type::TEXT)]).await
 }
 
+/// After the slot was dropped on purpose.
+pub async fn remove(client: &Client, slot: &str) -> anyhow::Result<()> {
+    let text = "DELETE FROM walpost.slot WHERE slot = $1";
+    execute(client, text, &[(&slot, Type::TEXT)]).await
+}
+
 /// The slot's identity, and `ready`. Nothing was confirmed in this life yet.
 pub async fn ready(
     client: &Client,
@@ -39,11 +45,12 @@ pub async fn ready(
         .as_ref()
         .map(|p| p.fingerprint.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
-    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn)
-        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn)
+    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn, timeline)
+        VALUES ($1, 'ready', $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn, $6)
         ON CONFLICT (slot) DO UPDATE SET state = 'ready', system_identifier = $2, database = $3, plugin = 'pgoutput',
           consistent_point = $4::pg_catalog.pg_lsn, publication = $5::jsonb, confirmed_lsn = NULL, committed_at = NULL,
-          reserved_lsn = $4::pg_catalog.pg_lsn, holder = NULL, updated_at = pg_catalog.now()";
+          reserved_lsn = $4::pg_catalog.pg_lsn, holder = NULL, timeline = $6, updated_at = pg_catalog.now()";
+    let timeline = facts.server.timeline.cast_signed();
     let at = consistent_point.to_string();
     let values: &[(&(dyn ToSql + Sync), Type)] = &[
         (&names.slot, Type::TEXT),
@@ -51,6 +58,7 @@ pub async fn ready(
         (database, Type::TEXT),
         (&at, Type::TEXT),
         (&fingerprint, Type::TEXT),
+        (&timeline, Type::INT4),
     ];
     execute(client, text, values).await
 }

@@ -3,7 +3,7 @@
 use crate::{
     error::{Exit, Stop},
     pg::{
-        publication::{covers, create_publication, wider},
+        publication::{columns_are_there, covers, create_publication, wider},
         quote::{literal, table},
         schema,
         slot::{Names, Publication, Record, Slot, SlotFacts},
@@ -21,11 +21,14 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let slot = slot(facts, names, record)?;
     let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
     let publication = publication(facts, names)?;
-    covers(publication, found, names)?;
+    columns_are_there(found, names)?;
+    covers(publication, found, names, facts.server.version_num)?;
     unchanged(publication, record, slot, names)?;
     not_waited_for(facts, names)?;
+    possible_failover(facts, names)?;
     Ok(pressure(slot, names)
         .into_iter()
+        .chain(unsynchronised(facts, names))
         .chain(wider(publication, names))
         .collect())
 }
@@ -68,10 +71,19 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
     let Some(slot) = &facts.slot else {
         let from = record.confirmed_lsn.max(record.consistent_point);
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
+        let cause = match record.timeline {
+            Some(was) if was != facts.server.timeline => format!(
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
+                 on timeline {}, which did not have it{last}",
+                facts.server.timeline
+            ),
+            _ => format!(
+                "slot {name} is missing: it was dropped, or the server is one that never had it{last}"
+            ),
+        };
         return Err(stop!(
             Exit::Slot,
-            "slot {name} is missing: it was dropped, or the server is one that never had it{last}. \
-             Rows committed after its position were not published. {}",
+            "{cause}. Rows committed after its position were not published. {}",
             start_anew(name)
         ));
     };
@@ -206,6 +218,34 @@ fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         )),
         false => Ok(()),
     }
+}
+
+/// A failover slot is asked for where there are such slots.
+pub fn possible_failover(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    if !names.failover || facts.server.version_num >= 170_000 {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "postgres.failover_slot (or --failover) needs PostgreSQL 17 or later, and the server is {}: set failover_slot = false",
+        facts.server.version
+    ))
+}
+
+/// A failover slot is asked for, and the one that is there is none.
+pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
+    let slot = facts.slot.as_ref();
+    names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
+}
+
+fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+    lacks_failover(facts, names).then(|| {
+        format!(
+            "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
+             publisher and run `walpost init`",
+            names.slot
+        )
+    })
 }
 
 /// The slot comes near the limit at which the server drops its WAL.

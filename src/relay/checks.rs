@@ -62,7 +62,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver { .. } | Answer::Released => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
@@ -199,6 +199,9 @@ impl Relay {
 
     /// Status by the timer, on progress, and at once when asked.
     pub(super) fn report<S: Wire>(&mut self, session: &mut Session<S>) {
+        if session.broken.is_some() {
+            return;
+        }
         let confirmed = self.ledger.confirmed();
         let since = session.reported.elapsed();
         let progress = confirmed > session.reported_confirmed && since >= PROGRESS_REPORTS;

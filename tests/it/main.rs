@@ -19,6 +19,7 @@ mod poison;
 mod relay;
 mod restart;
 mod slot;
+mod slot_life;
 mod standby;
 mod status;
 mod stream;

@@ -7,11 +7,11 @@ use crate::{
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
-        create_slot::{blamed, blockers, create_slot},
+        create_slot::{blamed, blockers, create_slot, make_failover},
         quote::literal,
         record,
         slot::{Slot, SlotFacts},
-        verdict::ours,
+        verdict::{lacks_failover, ours},
     },
     stop,
 };
@@ -80,7 +80,7 @@ impl Init {
     pub(super) async fn make(&self, facts: &SlotFacts, begun: bool) -> anyhow::Result<Lsn> {
         let name = &self.names.slot;
         record::creating(&self.client, name).await?;
-        let made = create_slot(&self.conninfo, &self.client, name, self.within).await;
+        let made = create_slot(&self.conninfo, &self.client, &self.names, self.within).await;
         let made = made.and_then(|made| {
             let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
             anyhow::ensure!(
@@ -101,6 +101,26 @@ impl Init {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the slot that is there one that standbys keep in step, if that is asked for; `true`
+    /// when it was none.
+    pub(super) async fn failover(&self, facts: &SlotFacts) -> anyhow::Result<bool> {
+        let name = &self.names.slot;
+        let Some(slot) = facts
+            .slot
+            .as_ref()
+            .filter(|_| lacks_failover(facts, &self.names))
+        else {
+            return Ok(false);
+        };
+        ours(slot, &facts.database, name)?;
+        if slot.active {
+            return Err(held(name, facts).into());
+        }
+        make_failover(&self.conninfo, name).await?;
+        say(&format!("slot {name} is a failover slot from now on"))?;
+        Ok(true)
     }
 
     /// After a creation that failed. `ended`: it was ours that was ended, so a slot that is there

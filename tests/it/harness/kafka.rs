@@ -157,8 +157,18 @@ impl Kafka {
         let _ = block_on(self.admin.delete_topics(&names, &options));
     }
 
-    /// Lets a user write to the topic, with Kafka's own tool: the client library has no call for it.
+    /// Lets a user write to the topic.
     pub fn allow(&self, user: &str, topic: &str) {
+        self.change_rights(&["--add"], user, topic);
+    }
+
+    /// Takes back what `allow` gave.
+    pub fn forbid(&self, user: &str, topic: &str) {
+        self.change_rights(&["--remove", "--force"], user, topic);
+    }
+
+    /// With Kafka's own tool: the client library has no call for it.
+    fn change_rights(&self, how: &[&str], user: &str, topic: &str) {
         let libraries = Path::new(services::setting("WALPOST_TEST_KAFKA_LIBS")).join("*");
         let output = Command::new("java")
             .args(["-XX:TieredStopAtLevel=1", "-cp"])
@@ -167,9 +177,9 @@ impl Kafka {
                 "org.apache.kafka.tools.AclCommand",
                 "--bootstrap-server",
                 &self.brokers,
-                "--add",
                 "--producer",
             ])
+            .args(how)
             .args([
                 "--allow-principal",
                 &format!("User:{user}"),

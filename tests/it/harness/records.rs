@@ -159,6 +159,28 @@ impl Tail {
         }
     }
 
+    /// Up to where the partitions end at the time of the call, also when called again.
+    #[track_caller]
+    pub fn catch_up(&mut self) {
+        let limit = Duration::from_secs(20);
+        for partition in self.partitions.clone() {
+            let (_, end) = self
+                .consumer
+                .fetch_watermarks(&self.topic, partition, limit)
+                .expect("the partition's end");
+            let deadline = Instant::now() + limit;
+            let is_there = |r: &Record| r.partition == partition && r.offset + 1 >= end;
+            while end > 0 && !self.records.iter().rev().any(is_there) {
+                assert!(
+                    Instant::now() < deadline,
+                    "topic {} could not be read to its end",
+                    self.topic
+                );
+                self.poll(Duration::from_millis(50));
+            }
+        }
+    }
+
     /// At least `count` records.
     #[track_caller]
     pub fn wait(&mut self, count: usize, seconds: u64) -> &[Record] {

@@ -10,7 +10,7 @@ use walpost::{
 
 use super::{
     history::{History, Moment},
-    observer::Sample,
+    observer::{Observed, Sample},
     world::{TIGHT, WIDE},
 };
 use crate::harness::{Scene, records::Record};
@@ -90,12 +90,8 @@ impl Evidence {
     }
 
     /// Every way in which the promise can be broken.
-    pub fn judge(
-        &self,
-        positions: &HashMap<String, Position>,
-        samples: &[Sample],
-        history: &History,
-    ) -> Verdict {
+    pub fn judge(&self, observed: &Observed, history: &History) -> Verdict {
+        let positions = &observed.decoder.positions;
         let arrived: Vec<Arrived> = self
             .arrived
             .iter()
@@ -111,7 +107,7 @@ impl Evidence {
             history.found(&fault.to_string(), at, text);
         }
         self.judge_positions(positions, history);
-        self.judge_slot(positions, samples, history);
+        self.judge_slot(positions, &observed.samples, history);
         verdict
     }
 

@@ -121,7 +121,7 @@ pub fn postgres(cluster: &mut Cluster, scene: &Scene, history: &History, mut dic
 
 pub fn wire(name: &str, proxy: &Proxy, history: &History, mut dice: Dice) {
     while calm(history, &mut dice) {
-        // What was swallowed last time hangs no longer.
+        // What was swallowed last time has hung long enough. After the last time nobody helps.
         proxy.reset_swallowed();
         let hold = dice.between(200, 7_000);
         let time = format!(" for {hold} ms");
@@ -161,5 +161,4 @@ pub fn wire(name: &str, proxy: &Proxy, history: &History, mut dice: Dice) {
         proxy.forward();
         history.note(name, "well again");
     }
-    proxy.reset_swallowed();
 }

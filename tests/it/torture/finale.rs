@@ -2,7 +2,11 @@
 //! publisher at its place, and when the limit that it broke is raised, everything arrives.
 
 use super::{
-    Observed, evidence::Evidence, history::History, keeper::Keeper, world, world::topic_settings,
+    evidence::Evidence,
+    history::History,
+    keeper::Keeper,
+    observer::Observed,
+    world::{self, topic_settings},
 };
 use crate::harness::{
     Dice, Scene, Walpost,

@@ -73,6 +73,7 @@ impl History {
     /// The run need not go on after it. Without a moment it is of now.
     pub fn found(&self, kind: &str, at: Option<Moment>, text: String) {
         self.note("FOUND", kind);
+        println!("  found: {kind}");
         self.findings
             .lock()
             .expect("no panic under this lock")

@@ -1,11 +1,18 @@
 //! Looks from outside, all along: where the slot stands and when, and the positions that the server
 //! itself gives the committed rows.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    thread,
+    time::{Duration, Instant},
+};
 
 use walpost::lsn::{Lsn, Position};
 
-use super::history::{History, Moment};
+use super::{
+    history::{History, Moment},
+    keeper::Keeper,
+};
 use crate::harness::{Scene, scene::learn_positions, sql::Sql};
 
 /// The slot stood there at this moment, or a little before it.
@@ -13,6 +20,47 @@ use crate::harness::{Scene, scene::learn_positions, sql::Sql};
 pub struct Sample {
     pub at: Moment,
     pub confirmed: Lsn,
+}
+
+/// After all faults the publisher has everything confirmed within this.
+const DRAINS_WITHIN: Duration = Duration::from_secs(120);
+
+/// What is known from outside.
+pub struct Observed<'a> {
+    pub samples: Vec<Sample>,
+    pub decoder: Decoder<'a>,
+}
+
+impl Observed<'_> {
+    pub fn of(scene: &Scene) -> Observed<'_> {
+        Observed {
+            samples: Vec::new(),
+            decoder: Decoder::new(scene),
+        }
+    }
+
+    /// Waits until the slot has passed all that is committed now.
+    pub fn drain(&mut self, scene: &Scene, keeper: &mut Keeper, history: &History) {
+        let sql = Sql::new(scene.server.superuser(&scene.tag));
+        let (target, began) = (scene.current_lsn(), Instant::now());
+        while began.elapsed() < DRAINS_WITHIN {
+            keeper.look();
+            thread::sleep(Duration::from_millis(50));
+            if let Some(sample) = sample_once(scene, &sql) {
+                self.samples.push(sample);
+                if sample.confirmed >= target {
+                    let took = began.elapsed().as_secs_f64();
+                    return history.note("drained", &format!("in {took:.1} s"));
+                }
+            }
+        }
+        let stands = self.samples.last().map(|sample| sample.confirmed);
+        let text = format!(
+            "the slot stands at {stands:?}, not at {target}; {}",
+            keeper.tell()
+        );
+        history.found("not drained", None, text);
+    }
 }
 
 /// Samples the slot until the run is over. The clock is read by the same statement, after the slot.
