@@ -16,14 +16,15 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, Mapping},
+    outbox::relation::Mapping,
     pg::{
         conninfo::ConnInfo,
         replication,
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
+        table,
         tls::Stream,
-        verdict::{start_anew, unmoved},
+        verdict::{recover, unmoved},
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
@@ -366,10 +367,10 @@ impl Publisher {
             Ok(_) => stop!(
                 Exit::Slot,
                 "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. {anew}",
+                 stream: rows written before it was created can't be streamed by this slot. {recover}",
                 slot = self.names.slot,
                 publication = self.names.publication,
-                anew = start_anew(&self.names.slot),
+                recover = recover(),
             )
             .into(),
             Err(Failure::Stop(stop)) => stop.into(),
@@ -406,14 +407,8 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// bytea and the domains over it, domains over domains included.
 async fn bytea_types(connection: &mut Replication<Stream>) -> Result<Vec<u32>, Failure> {
-    let sql = format!(
-        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
-           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT oid FROM bytea"
-    );
-    let rows = connection.simple_query(&sql).await?;
+    let rows = connection.simple_query(&table::bytea_types()).await?;
     let oids = rows
         .iter()
         .filter_map(|row| row.first()?.as_deref()?.parse().ok());

@@ -112,7 +112,7 @@ pub const BYTEA: u32 = 17;
 
 impl Shape {
     /// `bytea`: the types whose text stands for bytes.
-    fn new(relation: &Relation, mapping: &Mapping, bytea: &[u32]) -> Self {
+    pub fn new(relation: &Relation, mapping: &Mapping, bytea: &[u32]) -> Self {
         let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
             let (index, column) = columns().find(|(_, column)| column.name == name)?;

@@ -11,6 +11,7 @@ use crate::{
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo, quote::ident, replication, server_error::ServerError, setup::explain,
+        tls::Stream, wire::Replication,
     },
     stop,
 };
@@ -25,6 +26,14 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Made {
     pub consistent_point: Lsn,
     pub system_identifier: String,
+    pub snapshot: Option<Snapshot>,
+}
+
+/// The database as it was where the slot begins: what is not in it is in the slot. To be imported
+/// before this is dropped, which ends it.
+pub struct Snapshot {
+    pub name: String,
+    _exporter: Replication<Stream>,
 }
 
 /// `client` is an ordinary connection to the same server, which looks and cancels.
@@ -33,10 +42,11 @@ pub async fn create_slot(
     client: &Client,
     slot: &str,
     within: Within,
+    export: bool,
 ) -> anyhow::Result<Made> {
-    match create(conninfo, client, slot, within).await {
+    match create(conninfo, client, slot, within, export).await {
         Ok(made) => Ok(made),
-        Err(failure) => Err(refused(client, failure, slot).await),
+        Err(failure) => Err(refused(client, failure, slot, within.command).await),
     }
 }
 
@@ -45,6 +55,8 @@ pub async fn create_slot(
 pub struct Within {
     pub timeout: Duration,
     pub deadline: Instant,
+    /// What to run again, such as `walpost init`.
+    pub command: &'static str,
 }
 
 async fn create(
@@ -52,6 +64,7 @@ async fn create(
     client: &Client,
     slot: &str,
     within: Within,
+    export: bool,
 ) -> Result<Made, Failure> {
     let deadline = within.deadline;
     let connect = replication::connect(conninfo, "walpost:init");
@@ -66,14 +79,17 @@ async fn create(
     let pid = "SELECT pg_catalog.pg_backend_pid()";
     let pid: i32 = first(&replication.simple_query(pid).await?, 0)?;
     let system = replication.simple_query("IDENTIFY_SYSTEM").await?;
-    // Not exported: an exported snapshot stays open until the next command.
+    // An exported snapshot stays open until the next command on this connection. The words of
+    // PostgreSQL 14 are understood by the later ones too.
     let create = format!(
-        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT",
-        ident(slot)
+        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {}EXPORT_SNAPSHOT",
+        ident(slot),
+        if export { "" } else { "NO" }
     );
-    let mut creation = pin!(replication.simple_query(&create));
     let mut waiting_for = Vec::new();
-    let answer = loop {
+    let answer = {
+    let mut creation = pin!(replication.simple_query(&create));
+        loop {
         tokio::select! {
             biased;
             answer = &mut creation => break answer,
@@ -99,22 +115,28 @@ async fn create(
                 }
             }
         }
-    };
+    }};
     let rows = answer.map_err(|failure| match code(&failure) {
         Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED) => stop!(
             Exit::Grace,
             "slot {slot} was not made within {:?}: the server waits until every transaction that was \
              open before has ended{}. Nothing was left behind; end them or wait, then run \
-             `walpost init` again, longer with `--timeout`",
+             `{}` again, longer with `--timeout`",
             within.timeout,
-            blamed(&waiting_for)
+            blamed(&waiting_for),
+            within.command
         )
         .into(),
         _ => failure,
     })?;
+    let snapshot: Option<String> = export.then(|| first(&rows, 2)).transpose()?;
     Ok(Made {
         consistent_point: first(&rows, 1)?,
         system_identifier: first(&system, 0)?,
+        snapshot: snapshot.map(|name| Snapshot {
+            name,
+            _exporter: replication,
+        }),
     })
 }
 
@@ -138,7 +160,12 @@ fn code(failure: &Failure) -> Option<SqlState> {
 }
 
 /// What the server refuses for want of a right or a free place, with the command that mends it.
-async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error {
+async fn refused(
+    client: &Client,
+    failure: Failure,
+    slot: &str,
+    command: &str,
+) -> anyhow::Error {
     let error = code(&failure);
     let failure = anyhow::Error::from(failure);
     let mend = match error {
@@ -167,7 +194,7 @@ async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error
             let text = "was made by somebody else meanwhile";
             return stop!(
                 Exit::Slot,
-                "slot {slot} {text}: {failure:#}; run `walpost init` again"
+                "slot {slot} {text}: {failure:#}; run `{command}` again"
             )
             .into();
         }
