@@ -24,7 +24,6 @@ use anyhow::anyhow;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-pub use self::{session::Start, table::Backfill};
 use self::{
     ending::Ending,
     factory::Factory,
@@ -33,6 +32,7 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
+pub use self::{session::Start, table::Backfill};
 use crate::{
     config::Config,
     error::{Exit, Failure},
@@ -75,6 +75,8 @@ pub struct Relay {
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
     noted: Instant,
+    /// How many rows were settled when the last mark was written.
+    marked: u64,
     rate: Rate,
     kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
@@ -109,6 +111,7 @@ impl Relay {
             reports: Vec::new(),
             latest_settled: None,
             noted: Instant::now(),
+            marked: 0,
             rate: Rate::default(),
             kafka_trouble: None,
             warned: Vec::new(),
@@ -156,6 +159,7 @@ impl Relay {
             ending: None,
             draining: Draining::default(),
             stands: None,
+            marked: None,
         };
         let result = self.stream(&mut session, watch, shutdown).await;
         let mut state = self.state.lock();

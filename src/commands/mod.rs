@@ -1,6 +1,8 @@
 //! One file per command.
 
+mod backfill;
 pub mod init;
+pub mod recover;
 pub mod run;
 pub mod status;
 
@@ -15,6 +17,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
     let config = config::load(cli.config.as_deref(), &env)?;
     match cli.command {
         Command::Init(options) => init::init(&config, &env, &options).await,
+        Command::Recover(options) => recover::recover(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
     }

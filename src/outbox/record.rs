@@ -68,7 +68,9 @@ impl Mapper {
                 let _ = write!(self.position, "{position}");
                 self.headers.push("wal_position", self.position.as_bytes());
             }
-            Origin::Table(reread) => self.headers.push("walpost_replay", reread.name().as_bytes()),
+            Origin::Table(reread) => self
+                .headers
+                .push("walpost_replay", reread.name().as_bytes()),
         }
         if let Some(json) = row.role(Role::Headers) {
             self.dropped_headers += self.headers.spread(json)?;
@@ -275,7 +277,9 @@ mod tests {
     ) -> Result<T, Unmappable> {
         let bytes = tuple(values);
         let row = OutboxRow::new(shape, Tuple::from_bytes(&bytes))?;
-        Mapper::default().record(&row, Origin::Stream, AT, COMMITTED).map(look)
+        Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .map(look)
     }
 
     #[test]
@@ -408,7 +412,10 @@ mod tests {
         };
         let row = OutboxRow::new(shape, Tuple::from_bytes(b"\0\x02t\0\0\0\x01en")).unwrap();
         assert_eq!(row.role(Role::EventId), Some(&b"e"[..]));
-        let error = Mapper::default().record(&row, Origin::Stream, AT, COMMITTED).err().unwrap();
+        let error = Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .err()
+            .unwrap();
         assert_eq!(
             (error.code, error.text.contains("aggregate_type")),
             ("column_missing", true)

@@ -88,34 +88,35 @@ async fn create(
     );
     let mut waiting_for = Vec::new();
     let answer = {
-    let mut creation = pin!(replication.simple_query(&create));
+        let mut creation = pin!(replication.simple_query(&create));
         loop {
-        tokio::select! {
-            biased;
-            answer = &mut creation => break answer,
-            () = sleep_until(deadline) => {
-                cancel(client, pid).await.map_err(Failure::Passing)?;
-                let late = timeout_at(Instant::now() + CANCEL_TIMEOUT, &mut creation).await;
-                break late.map_err(|_| stop!(
-                    Exit::Grace,
-                    "slot {slot}: its creation (pid {pid}) did not end within {:?} and does not answer \
-                     a cancel{}",
-                    within.timeout,
-                    blamed(&waiting_for)
-                ))?;
-            }
-            () = sleep(LOOK_EVERY) => {
-                let blockers = blockers(client, pid).await.map_err(Failure::Passing)?;
-                if waiting_for.is_empty() && !blockers.is_empty() {
-                    let blamed = blamed(&blockers);
-                    tracing::info!(slot, "waiting for transactions that were open before{blamed}");
+            tokio::select! {
+                biased;
+                answer = &mut creation => break answer,
+                () = sleep_until(deadline) => {
+                    cancel(client, pid).await.map_err(Failure::Passing)?;
+                    let late = timeout_at(Instant::now() + CANCEL_TIMEOUT, &mut creation).await;
+                    break late.map_err(|_| stop!(
+                        Exit::Grace,
+                        "slot {slot}: its creation (pid {pid}) did not end within {:?} and does not answer \
+                         a cancel{}",
+                        within.timeout,
+                        blamed(&waiting_for)
+                    ))?;
                 }
-                if !blockers.is_empty() {
-                    waiting_for = blockers;
+                () = sleep(LOOK_EVERY) => {
+                    let blockers = blockers(client, pid).await.map_err(Failure::Passing)?;
+                    if waiting_for.is_empty() && !blockers.is_empty() {
+                        let blamed = blamed(&blockers);
+                        tracing::info!(slot, "waiting for transactions that were open before{blamed}");
+                    }
+                    if !blockers.is_empty() {
+                        waiting_for = blockers;
+                    }
                 }
             }
         }
-    }};
+    };
     let rows = answer.map_err(|failure| match code(&failure) {
         Some(SqlState::LOCK_NOT_AVAILABLE | SqlState::QUERY_CANCELED) => stop!(
             Exit::Grace,
@@ -160,12 +161,7 @@ fn code(failure: &Failure) -> Option<SqlState> {
 }
 
 /// What the server refuses for want of a right or a free place, with the command that mends it.
-async fn refused(
-    client: &Client,
-    failure: Failure,
-    slot: &str,
-    command: &str,
-) -> anyhow::Error {
+async fn refused(client: &Client, failure: Failure, slot: &str, command: &str) -> anyhow::Error {
     let error = code(&failure);
     let failure = anyhow::Error::from(failure);
     let mend = match error {

@@ -52,13 +52,14 @@ impl Reader {
         // A long pause is Kafka's: the transaction and its snapshot have to outlive it. A policy
         // would hide rows silently; an error is better. Of an SQL_ASCII database the bytes are
         // taken as they are, as in the stream.
-        let settings = "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', false),
+        let settings =
+            "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', false),
             pg_catalog.set_config('row_security', 'off', false),
             CASE WHEN pg_catalog.current_setting('server_encoding') = 'SQL_ASCII'
               THEN pg_catalog.set_config('client_encoding', 'SQL_ASCII', false) END";
         client.query_typed(settings, &[]).await.map_err(explain)?;
-        let mapping = Mapping::new(outbox)
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mapping =
+            Mapping::new(outbox).map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
         let wanted: Vec<&str> = mapping.columns().collect();
         let text = "SELECT a.attname::text, a.atttypid::bigint, a.attname = ANY ($3) FROM pg_catalog.pg_attribute a
               JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -159,14 +160,21 @@ impl Reader {
                 mark.xid
             )
         });
-        format!("SELECT {} FROM {}{since}", columns.join(", "), table(&self.name))
+        format!(
+            "SELECT {} FROM {}{since}",
+            columns.join(", "),
+            table(&self.name)
+        )
     }
 
     /// How many rows [`Reader::rows`] would give.
-    pub async fn count(&self, since: Option<&Mark>) -> anyhow::Result<i64> {
-        let text = format!("SELECT pg_catalog.count(*) FROM ({}) AS r", self.select(since));
+    pub async fn count(&self, since: Option<&Mark>) -> anyhow::Result<u64> {
+        let text = format!(
+            "SELECT pg_catalog.count(*) FROM ({}) AS r",
+            self.select(since)
+        );
         let rows = self.client.query_typed(&text, &[]).await.map_err(explain)?;
-        Ok(rows[0].try_get(0)?)
+        Ok(rows[0].try_get::<_, i64>(0)?.try_into()?)
     }
 
     /// The rows of the snapshot; `since`: without those that were committed below the mark. Read

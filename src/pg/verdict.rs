@@ -77,7 +77,8 @@ pub fn unfinished(record: &Record, slot: &str) -> Result<(), Stop> {
     ))
 }
 
-fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
+/// The slot is there, ours, and its WAL is.
+pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
     let name = &names.slot;
     let Some(slot) = &facts.slot else {
         let from = record.confirmed_lsn.max(record.consistent_point);
@@ -138,7 +139,7 @@ pub fn missing_table(names: &Names) -> Stop {
     )
 }
 
-fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
+pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
     facts.publication.as_ref().ok_or_else(|| {
         stop!(
             Exit::Slot,

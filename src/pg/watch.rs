@@ -17,6 +17,7 @@ use tracing::debug;
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
+    mark,
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
@@ -50,6 +51,8 @@ pub struct Note {
     pub progress: Option<Progress>,
     /// Positions up to here may be confirmed once it is written.
     pub reserve: Option<Lsn>,
+    /// Worth a mark of this moment.
+    pub mark: bool,
 }
 
 /// How far the publisher is.
@@ -304,6 +307,9 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
+/// The same for several statements.
+const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
+
 async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
     let rows = client
         .query_typed(
@@ -321,6 +327,10 @@ async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::E
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
 async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.mark {
+        let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
+        client.batch_execute(&write).await?;
+    }
     if note.progress.is_none() && note.reserve.is_none() {
         return Ok(());
     }

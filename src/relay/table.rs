@@ -66,7 +66,8 @@ impl Relay {
                     return Err(self.stopped_at_row(settled, from.command));
                 }
             }
-            let reading = !is_end && held.is_none() && poisoned.is_none() && self.ledger.has_room(0);
+            let reading =
+                !is_end && held.is_none() && poisoned.is_none() && self.ledger.has_room(0);
             tokio::select! {
                 biased;
                 () = shutdown.requested.cancelled() => return Err(interrupted(settled, from.command)),
