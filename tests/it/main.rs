@@ -13,6 +13,7 @@ mod init;
 mod limits;
 mod nodes;
 mod poison;
+mod recover;
 mod relay;
 mod restart;
 mod slot;
