@@ -1,4 +1,4 @@
--- Version 2: marks, each a place in the log and a transaction number that belong together.
+-- Marks, each a place in the log and a transaction number that belong together.
 
 CREATE TABLE walpost.mark (
   -- Every transaction older than xid had ended, its commit record below lsn.

@@ -251,6 +251,11 @@ impl Ledger {
         self.receive(wal_end);
         if self.transaction.is_none() {
             self.reach(wal_end);
+            #[cfg(feature = "faults")]
+            if crate::faults::is_on(crate::faults::CONFIRM_KEEPALIVES) {
+                let rows = self.window.iter_mut().flatten();
+                rows.for_each(|row| row.floor = self.boundary);
+            }
         }
     }
 

@@ -281,6 +281,10 @@ impl<P: Enqueue> Sender<P> {
         self.in_main += 1;
         self.topics.enqueued(number);
         ledger.set_state(seq, RowState::Enqueued);
+        #[cfg(feature = "faults")]
+        if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
+            ledger.settle(seq);
+        }
         Ok(())
     }
 
@@ -350,6 +354,12 @@ impl<P: Enqueue> Sender<P> {
                 .take_if(|(probed, _)| *probed == seq)
                 .map(|(_, p)| p),
         };
+        #[cfg(feature = "faults")]
+        if crate::faults::is_on(crate::faults::DROP_OUTCOME)
+            && matches!(outcome, Outcome::Failed(_))
+        {
+            return ledger.settle(seq).map_or(Report::Stale, Report::Delivered);
+        }
         match outcome {
             Outcome::Delivered => {
                 if let Some(Probe::Gate(number)) = purpose {

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, CopyOutStream, error::SqlState, types::Type};
 use crate::{
     config::{Outbox, TableName},
     error::{Exit, Stop},
-    outbox::relation::{BYTEA, Mapping, Shape},
+    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Shape, Types},
     pg::{
         conninfo::ConnInfo,
         mark::Mark,
@@ -23,12 +23,13 @@ use crate::{
     stop,
 };
 
-/// bytea and the domains over it, domains over domains included.
-pub fn bytea_types() -> String {
+/// The users' types, and which of them are domains over bytea, domains over domains included.
+pub fn types() -> String {
     format!(
         "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
            SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT oid FROM bytea"
+         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
+         WHERE t.oid >= {FIRST_OF_USERS}"
     )
 }
 
@@ -88,13 +89,9 @@ impl Reader {
         if !ordered {
             return Err(no_order(outbox).into());
         }
-        let mut bytea = Vec::new();
-        for row in client
-            .query_typed(&bytea_types(), &[])
-            .await
-            .map_err(explain)?
-        {
-            bytea.push(row.try_get(0)?);
+        let mut users = Vec::new();
+        for row in client.query_typed(&types(), &[]).await.map_err(explain)? {
+            users.push((row.try_get(0)?, row.try_get(1)?));
         }
         let relation = Relation {
             id: 0,
@@ -102,7 +99,11 @@ impl Reader {
             name: name.clone(),
             columns,
         };
-        let shape = Arc::new(Shape::new(&relation, &mapping, &bytea));
+        let shape = Arc::new(Shape::new(
+            &relation,
+            &mapping,
+            &Types::new(users.into_iter()),
+        ));
         let reader = Reader {
             client,
             name: outbox.table.clone(),

@@ -16,7 +16,7 @@ use crate::{
     pg::{
         message::StatusUpdate,
         slot::SlotFacts,
-        watch::{Answer, Note, Progress, Question, Watch},
+        watch::{Answer, Note, Progress, Question, RESERVE, Watch},
     },
     stop,
 };
@@ -36,10 +36,6 @@ const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
 
 /// With traffic a mark is written this often.
 const MARK_INTERVAL: Duration = Duration::from_secs(60);
-
-/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
-/// stands beyond the record was moved or made by somebody else.
-const RESERVE: u64 = 64 << 20;
 
 /// A loop that did not turn for so long was paused with its process, or the machine was.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -69,7 +65,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver(_) | Answer::Released => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
