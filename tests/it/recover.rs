@@ -1,8 +1,10 @@
 //! Rows of the table before the stream: `init --include-existing`, and `recover` after a lost slot.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 
-use crate::harness::{Scene, Walpost, records::Record, until};
+use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Cluster, records::Record, until};
 
 /// A topic and rows in the table, and nothing else yet.
 fn with_rows(keys: &[(&str, u64)]) -> (Scene, Walpost, Vec<String>) {
@@ -338,11 +340,62 @@ fn an_older_schema_is_refused_until_init_migrates_it() {
         walpost.command(&[command]).expect(2, &["walpost init"]);
     }
     walpost.init();
-    assert_eq!(scene.sql.number("SELECT version FROM walpost.meta"), 2);
+    let version = i64::from(walpost::pg::schema::VERSION);
+    assert_eq!(
+        scene.sql.number("SELECT version FROM walpost.meta"),
+        version
+    );
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
     scene.judge_once(1);
     until("a mark is written", 10, || {
         (scene.sql.number("SELECT count(*) FROM walpost.mark") > 0).then_some(())
     });
+}
+
+#[test]
+fn a_slot_that_lost_its_wal_is_replaced_and_the_gap_closed() {
+    let cluster =
+        Cluster::start("max_slot_wal_keep_size = 1MB\nmin_wal_size = 32MB\nmax_wal_size = 48MB");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    run.stop(0);
+    scene.insert("a", 3);
+    let lost = "SELECT 1 FROM pg_replication_slots WHERE wal_status = 'lost'";
+    until("the slot is lost", 60, || {
+        scene.noise(&scene.sql, 5);
+        scene.sql.run("SELECT pg_switch_wal(); CHECKPOINT");
+        scene.sql.rows(lost).pop()
+    });
+    walpost
+        .run_to_end()
+        .expect(4, &["max_slot_wal_keep_size", "walpost recover"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 3 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(7);
+}
+
+#[test]
+fn recover_killed_at_any_moment_misses_nothing() {
+    let (scene, walpost, _) = with_gap();
+    scene.sql.run(&scene.rows("a", 2000, 100));
+    for attempt in 0..8 {
+        let mut recover = walpost.spawn(&["recover"]);
+        std::thread::sleep(Duration::from_millis(40 + 90 * attempt));
+        recover.kill();
+        scene.insert("a", 2);
+    }
+    if state(&scene).as_deref() != Some("ready") {
+        walpost.run_to_end().expect(4, &["walpost recover"]);
+    }
+    walpost.command(&["recover"]).expect(0, &[]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.judge(2000);
 }
