@@ -16,14 +16,15 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Types},
+    outbox::relation::{Mapping, Types},
     pg::{
         conninfo::ConnInfo,
         replication,
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
+        table,
         tls::Stream,
-        verdict::{start_anew, unmoved},
+        verdict::{recover, unmoved},
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
@@ -417,10 +418,10 @@ impl Publisher {
             Ok(_) => stop!(
                 Exit::Slot,
                 "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. {anew}",
+                 stream: rows written before it was created can't be streamed by this slot. {recover}",
                 slot = self.names.slot,
                 publication = self.names.publication,
-                anew = start_anew(&self.names.slot),
+                recover = recover(),
             )
             .into(),
             Err(Failure::Stop(stop)) => stop.into(),
@@ -457,15 +458,9 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// The users' types, and which of them are domains over bytea, domains over domains included.
+/// What the catalogue says of types.
 async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
-    let sql = format!(
-        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
-           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
-         WHERE t.oid >= {FIRST_OF_USERS}"
-    );
-    let rows = connection.simple_query(&sql).await?;
+    let rows = connection.simple_query(&table::types()).await?;
     let users = rows.iter().filter_map(|row| {
         let oid = row.first()?.as_deref()?.parse().ok()?;
         Some((oid, row.get(1)?.as_deref() == Some("t")))

@@ -17,6 +17,7 @@ use tracing::debug;
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
+    mark,
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
@@ -57,6 +58,8 @@ pub struct Note {
     pub progress: Option<Progress>,
     /// Positions up to here may be confirmed once it is written.
     pub reserve: Option<Lsn>,
+    /// Worth a mark of this moment.
+    pub mark: bool,
 }
 
 /// How far the publisher is.
@@ -321,6 +324,9 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
+/// The same for several statements.
+const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
+
 /// Of a primary. The control file follows a promotion only at the next checkpoint.
 const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
@@ -347,6 +353,10 @@ async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_post
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
 async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.mark {
+        let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
+        client.batch_execute(&write).await?;
+    }
     if note.progress.is_none() && note.reserve.is_none() {
         return Ok(());
     }

@@ -50,6 +50,8 @@ pub struct Session<S> {
     pub reported: Instant,
     pub reported_confirmed: Option<ConfirmedLsn>,
     pub reply_wanted: bool,
+    /// When the last mark was asked for.
+    pub marked: Option<Instant>,
     /// Where the slot stood at the last look.
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.

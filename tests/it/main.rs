@@ -16,6 +16,7 @@ mod init;
 mod limits;
 mod nodes;
 mod poison;
+mod recover;
 mod relay;
 mod restart;
 mod slot;
