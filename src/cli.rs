@@ -69,6 +69,8 @@ pub enum LogLevel {
 pub enum Command {
     /// Make the publication, the walpost schema and the slot; on what is ready, change nothing
     Init(Init),
+    /// After a lost slot: make a new one, then publish what the table holds and the topics lack
+    Recover(Recover),
     /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
     Run,
     /// Show the slot, its lags and the publisher
@@ -90,6 +92,10 @@ pub struct Init {
     /// Record a publication that was changed since, after you reviewed it
     #[arg(long)]
     pub accept_publication: bool,
+
+    /// Publish the rows that are in the table already, before those that follow
+    #[arg(long)]
+    pub include_existing: bool,
 
     /// Print the SQL and run nothing
     #[arg(long)]
@@ -117,6 +123,21 @@ pub enum Who {
     Owner,
     /// The role that runs walpost
     Walpost,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Recover {
+    /// Count what would be published and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Make the slot and publish nothing of the gap
+    #[arg(long, conflicts_with = "dry_run")]
+    pub accept_gap: bool,
+
+    /// How long the slot's creation may wait for transactions that are open
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
+    pub timeout: Duration,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -5,6 +5,8 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod error;
+#[cfg(feature = "faults")]
+pub mod faults;
 pub mod http;
 pub mod kafka;
 pub mod ledger;

@@ -12,6 +12,7 @@ mod inquirer;
 mod rate;
 mod reports;
 mod session;
+mod table;
 mod telling;
 mod undecodable;
 
@@ -32,7 +33,7 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
-pub use self::{session::Start, undecodable::Undecodable};
+pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
 use crate::{
     config::Config,
     error::{Exit, Failure},
@@ -75,6 +76,8 @@ pub struct Relay {
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
     noted: Instant,
+    /// How many rows were settled when the last mark was written.
+    marked: u64,
     rate: Rate,
     kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
@@ -110,6 +113,7 @@ impl Relay {
             reports: Vec::new(),
             latest_settled: None,
             noted: Instant::now(),
+            marked: 0,
             rate: Rate::default(),
             kafka_trouble: None,
             warned: Vec::new(),
@@ -135,8 +139,7 @@ impl Relay {
             .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed, start.reserved);
         self.sender.suspend(false);
-        self.relations
-            .restart(start.table_oid, start.bytea_types.clone());
+        self.relations.restart(start.table_oid, start.types.clone());
         self.sender.restart(&mut self.ledger);
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);
@@ -159,6 +162,7 @@ impl Relay {
             broken: None,
             draining: Draining::default(),
             stands: None,
+            marked: None,
         };
         let result = self.stream(&mut session, watch, shutdown).await;
         let mut state = self.state.lock();
@@ -212,16 +216,7 @@ impl Relay {
             self.on_data(session, frame)?;
         }
         self.notice_pause(session);
-        self.now = jiff::Timestamp::now();
-        self.sender.pump(&mut self.ledger, self.now);
-        if self.sender.has_many_oversized() && self.factory.halve_batches() {
-            self.sender.clear_suspects(&mut self.ledger);
-        }
-        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
-            self.sender.abandon_main();
-        }
-        self.factory.renew(&mut self.sender, &self.metrics);
-        self.inquirer.ask(&self.sender);
+        self.send();
         if session.ending.is_none()
             && let Some(poison) = self.sender.poison()
         {
@@ -232,6 +227,20 @@ impl Relay {
         self.report(session);
         self.publish_state(session);
         Ok(())
+    }
+
+    /// Rows move on to the producers; new ones are made and topics asked about as needed.
+    fn send(&mut self) {
+        self.now = jiff::Timestamp::now();
+        self.sender.pump(&mut self.ledger, self.now);
+        if self.sender.has_many_oversized() && self.factory.halve_batches() {
+            self.sender.clear_suspects(&mut self.ledger);
+        }
+        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
+            self.sender.abandon_main();
+        }
+        self.factory.renew(&mut self.sender, &self.metrics);
+        self.inquirer.ask(&self.sender);
     }
 
     /// Reading pauses at the cap and behind a poison event, and ends with the open transaction
@@ -256,15 +265,6 @@ impl Relay {
                 silence.as_secs()
             )));
         }
-        let deaf =
-            self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
-        if deaf {
-            return Err(stop!(
-                Exit::Error,
-                "internal: a thread that polls Kafka's reports ended"
-            )
-            .into());
-        }
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
             let covered = self.ledger.frontier() >= self.ledger.ceiling();
@@ -277,22 +277,37 @@ impl Relay {
                 )));
             }
         }
+        self.tend(&mut session.draining)?;
+        let rate = self.rate.per_second();
+        self.state.lock().events_per_second = rate;
+        Ok(())
+    }
+
+    /// What Kafka's side needs looking at from time to time.
+    fn tend(&mut self, draining: &mut Draining) -> Result<(), Failure> {
+        let deaf =
+            self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
+        if deaf {
+            return Err(stop!(
+                Exit::Error,
+                "internal: a thread that polls Kafka's reports ended"
+            )
+            .into());
+        }
         self.give_up_on_topics();
         if let Some(owed) = self.sender.draining() {
-            if session.draining.purged.elapsed() >= PURGE_AGAIN {
-                session.draining.purged = Instant::now();
+            if draining.purged.elapsed() >= PURGE_AGAIN {
+                draining.purged = Instant::now();
                 self.sender.purge_again();
             }
-            let since = session.draining.since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= DRAIN_WARNING && !session.draining.warned {
-                session.draining.warned = true;
+            let since = draining.since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= DRAIN_WARNING && !draining.warned {
+                draining.warned = true;
                 self.kafka_trouble(Trouble::OwesReports, &owed.to_string());
             }
         } else {
-            session.draining = Draining::default();
+            *draining = Draining::default();
         }
-        let rate = self.rate.per_second();
-        self.state.lock().events_per_second = rate;
         Ok(())
     }
 }

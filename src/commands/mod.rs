@@ -1,7 +1,9 @@
 //! One file per command.
 
+mod backfill;
 pub mod drain;
 pub mod init;
+pub mod recover;
 pub mod run;
 pub mod skip;
 pub mod status;
@@ -18,6 +20,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
     let config = config::load(cli.config.as_deref(), &env)?;
     match cli.command {
         Command::Init(options) => init::init(&config, &env, &options).await,
+        Command::Recover(options) => recover::recover(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
         Command::Drain(options) => drain::drain(&config, &env, &options).await,

@@ -16,14 +16,15 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, Mapping},
+    outbox::relation::{Mapping, Types},
     pg::{
         conninfo::ConnInfo,
         replication,
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
+        table,
         tls::Stream,
-        verdict::{start_anew, unmoved},
+        verdict::{recover, unmoved},
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
@@ -85,6 +86,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
     let mut publisher = Publisher {
+        patience: config.postgres.receive_timeout,
         info,
         names,
         state,
@@ -106,6 +108,8 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
 
 struct Publisher {
     info: ConnInfo,
+    /// A server that is silent for longer is given up.
+    patience: Duration,
     names: Names,
     state: Arc<State>,
     metrics: Arc<Metrics>,
@@ -264,26 +268,24 @@ impl Publisher {
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
         unmoved(&facts, &self.names)?;
-        let epoch = match self.watch.ask_now(Question::TakeOver).await {
-            Answer::TakenOver(epoch) => epoch,
+        let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
+            Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = wal_sender_timeout(&mut connection).await?;
-        let bytea_types = bytea_types(&mut connection).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
         self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
-        let record = facts.record.as_ref();
-        let reserved = record.and_then(|record| record.reserved_lsn);
         let start = Start {
-            reserved: reserved.unwrap_or(Lsn::ZERO),
+            reserved,
             confirmed: confirmed
                 .context("the slot has no position")
                 .map_err(Failure::Passing)?,
             table_oid: self::table_oid(&facts)?,
-            bytea_types,
+            types,
             epoch,
             pid: connection.pid(),
             wal_sender_timeout,
@@ -325,7 +327,7 @@ impl Publisher {
         let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
         let mut warned: Option<Instant> = None;
         loop {
-            let rows = connection.simple_query(&sql).await?;
+            let rows = self.in_time(connection.simple_query(&sql)).await?;
             if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
                 return Ok(());
             }
@@ -373,15 +375,29 @@ impl Publisher {
         })
     }
 
+    /// Before the stream nobody else notices that the replication connection fell silent.
+    async fn in_time<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let silent = |_| {
+            Err(Failure::Passing(anyhow!(
+                "PostgreSQL was silent for {} s on the replication connection",
+                self.patience.as_secs()
+            )))
+        };
+        tokio::time::timeout(self.patience, answer)
+            .await
+            .unwrap_or_else(silent)
+    }
+
     /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
     /// that died and that the server has not noticed yet: wait, and never end it.
     async fn start_replication(&self, connection: &mut Replication<Stream>) -> Result<(), Failure> {
         let mut warned = false;
         loop {
-            let started = connection
-                .start_replication(&self.names.slot, &self.names.publication)
-                .await;
-            match started {
+            let started = connection.start_replication(&self.names.slot, &self.names.publication);
+            match self.in_time(started).await {
                 Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
                     if !warned {
                         warn!("standby: {error:#}");
@@ -408,10 +424,10 @@ impl Publisher {
             Ok(_) => stop!(
                 Exit::Slot,
                 "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. {anew}",
+                 stream: rows written before it was created can't be streamed by this slot. {recover}",
                 slot = self.names.slot,
                 publication = self.names.publication,
-                anew = start_anew(&self.names.slot),
+                recover = recover(),
             )
             .into(),
             Err(Failure::Stop(stop)) => stop.into(),
@@ -431,7 +447,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver(_) | Answer::Released | Answer::Advanced => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }
@@ -448,18 +464,14 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// bytea and the domains over it, domains over domains included.
-async fn bytea_types(connection: &mut Replication<Stream>) -> Result<Vec<u32>, Failure> {
-    let sql = format!(
-        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
-           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT oid FROM bytea"
-    );
-    let rows = connection.simple_query(&sql).await?;
-    let oids = rows
-        .iter()
-        .filter_map(|row| row.first()?.as_deref()?.parse().ok());
-    Ok(oids.collect())
+/// What the catalogue says of types.
+async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
+    let rows = connection.simple_query(&table::types()).await?;
+    let users = rows.iter().filter_map(|row| {
+        let oid = row.first()?.as_deref()?.parse().ok()?;
+        Some((oid, row.get(1)?.as_deref() == Some("t")))
+    });
+    Ok(Types::new(users))
 }
 
 /// Milliseconds; 0 is no timeout.

@@ -112,6 +112,13 @@ pub struct Outbox {
     pub format: Format,
     #[serde(default)]
     pub on_poison: OnPoison,
+    /// The column that orders reads of the table itself; needed by those commands alone.
+    #[serde(default = "default_order_by")]
+    pub order_by: String,
+}
+
+fn default_order_by() -> String {
+    "seq".into()
 }
 
 fn default_topic() -> String {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use super::{
     headers::Headers,
-    relation::{Role, TopicPart},
-    row::{OutboxRow, Unmappable},
+    relation::{Form, Role, TopicPart},
+    row::{Origin, OutboxRow, Unmappable},
     template::is_valid_topic,
 };
 use crate::lsn::{PgTime, Position};
@@ -42,10 +42,11 @@ const COLUMN_HEADERS: [Role; 5] = [
 ];
 
 impl Mapper {
-    /// The record of a row that stands at `position` in the stream.
+    /// The record of a row; one of the stream stands at `position`, one of the table has none.
     pub fn record<'a>(
         &'a mut self,
         row: &OutboxRow<'a>,
+        origin: Origin,
         position: Position,
         committed_at: PgTime,
     ) -> Result<Record<'a>, Unmappable> {
@@ -60,20 +61,27 @@ impl Mapper {
                 self.headers.push(role.column(), value);
             }
         }
-        self.position.clear();
-        // Writing to a String cannot fail.
-        let _ = write!(self.position, "{position}");
-        self.headers.push("wal_position", self.position.as_bytes());
+        match origin {
+            Origin::Stream => {
+                self.position.clear();
+                // Writing to a String cannot fail.
+                let _ = write!(self.position, "{position}");
+                self.headers.push("wal_position", self.position.as_bytes());
+            }
+            Origin::Table(reread) => self
+                .headers
+                .push("walpost_replay", reread.name().as_bytes()),
+        }
         if let Some(json) = row.role(Role::Headers) {
             self.dropped_headers += self.headers.spread(json)?;
         }
         let key = match row.shape.key {
             None => None,
-            Some(field) => bytes(row.column(field.index)?, field.bytea, "key", &mut self.key)?,
+            Some(field) => bytes(row.column(field.index)?, field.form, "key", &mut self.key)?,
         };
         let payload = row.role(Role::Payload);
-        let bytea = row.shape.payload.is_some_and(|field| field.bytea);
-        let payload = bytes(payload, bytea, "payload", &mut self.payload)?;
+        let form = row.shape.payload.map_or(Form::Text, |field| field.form);
+        let payload = bytes(payload, form, "payload", &mut self.payload)?;
         Ok(Record {
             topic: &self.topic,
             key,
@@ -81,6 +89,12 @@ impl Mapper {
             timestamp: timestamp(row.role(Role::OccurredAt), committed_at),
             payload,
         })
+    }
+
+    /// The name of the row's topic.
+    pub fn topic(&mut self, row: &OutboxRow<'_>) -> Result<&str, Unmappable> {
+        self.render_topic(row)?;
+        Ok(&self.topic)
     }
 
     fn render_topic(&mut self, row: &OutboxRow<'_>) -> Result<(), Unmappable> {
@@ -121,19 +135,21 @@ impl Mapper {
 /// A column's value as bytes: its text, or what the hexadecimal text of a bytea stands for.
 fn bytes<'a>(
     text: Option<&'a [u8]>,
-    bytea: bool,
+    form: Form,
     what: &str,
     buffer: &'a mut Vec<u8>,
 ) -> Result<Option<&'a [u8]>, Unmappable> {
-    match text {
-        Some(text) if bytea => {
+    match (text, form) {
+        (Some(text), Form::Bytea) => {
             decode_bytea(text, buffer).ok_or_else(|| {
                 let text = format!("the {what}'s bytea is not in hexadecimal form");
                 Unmappable::new("bytea_form", text)
             })?;
             Ok(Some(buffer))
         }
-        text => Ok(text),
+        // A text that looks like that by accident is less likely than a domain over bytea.
+        (Some(text), Form::Gone) if decode_bytea(text, buffer).is_some() => Ok(Some(buffer)),
+        (text, _) => Ok(text),
     }
 }
 
@@ -181,7 +197,10 @@ mod tests {
     use crate::{
         config::{Format, OnPoison, Outbox, Preset, TableName},
         lsn::Lsn,
-        outbox::relation::{Mapping, Relations, Shape, Table},
+        outbox::{
+            relation::{Mapping, Relations, Shape, Table},
+            row::Reread,
+        },
         pg::pgoutput::{Column, Relation, Tuple},
     };
 
@@ -209,6 +228,7 @@ mod tests {
             key: "aggregate_id".into(),
             format: Format::Raw,
             on_poison: OnPoison::Stop,
+            order_by: "seq".into(),
         }
     }
 
@@ -218,7 +238,7 @@ mod tests {
             name: (*name).into(),
             type_oid: if *name == "payload" { payload_type } else { 25 },
         };
-        relations.learn(&Relation {
+        let _ = relations.learn(&Relation {
             id: 1,
             namespace: "public".into(),
             name: "outbox".into(),
@@ -259,7 +279,9 @@ mod tests {
     ) -> Result<T, Unmappable> {
         let bytes = tuple(values);
         let row = OutboxRow::new(shape, Tuple::from_bytes(&bytes))?;
-        Mapper::default().record(&row, AT, COMMITTED).map(look)
+        Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .map(look)
     }
 
     #[test]
@@ -302,6 +324,23 @@ mod tests {
     }
 
     #[test]
+    fn a_row_of_the_table_tells_why_it_was_read_instead_of_a_position() {
+        let bytes = tuple(&[("event_id", "e-1"), ("headers", "{\"a\": \"b\"}")]);
+        let shape = shape("t", 25);
+        let row = OutboxRow::new(&shape, Tuple::from_bytes(&bytes)).unwrap();
+        let mut mapper = Mapper::default();
+        let origin = Origin::Table(Reread::Recover);
+        let record = mapper.record(&row, origin, AT, COMMITTED).unwrap();
+        let headers: Vec<_> = record.headers.iter().collect();
+        let expected: [(&[u8], Option<&[u8]>); 3] = [
+            (b"event_id", Some(b"e-1")),
+            (b"walpost_replay", Some(b"recover")),
+            (b"a", Some(b"b")),
+        ];
+        assert_eq!(headers, expected);
+    }
+
+    #[test]
     fn null_and_empty_stay_apart() {
         let shape = shape("t", 25);
         with(&shape, &[], |r| {
@@ -327,6 +366,23 @@ mod tests {
         for bad in ["", "\\x0", "\\x0g", "00"] {
             let error = with(&shape, &[("payload", bad)], |_| ()).unwrap_err();
             assert_eq!(error.code, "bytea_form");
+        }
+    }
+
+    #[test]
+    fn a_type_that_is_gone_is_judged_by_the_form_of_its_text() {
+        let shape = shape("t", 99_999);
+        for (text, bytes) in [
+            ("\\x00ff", &[0, 255][..]),
+            ("\\x0", b"\\x0"),
+            ("\\xyz", b"\\xyz"),
+            ("", b""),
+            ("label", b"label"),
+        ] {
+            with(&shape, &[("payload", text)], |r| {
+                assert_eq!(r.payload, Some(bytes), "{text}")
+            })
+            .unwrap();
         }
     }
 
@@ -364,7 +420,7 @@ mod tests {
         };
         let columns = vec![column("event_id"), column("payload")];
         let (namespace, name) = ("public".into(), "outbox".into());
-        relations.learn(&Relation {
+        let _ = relations.learn(&Relation {
             id: 1,
             namespace,
             name,
@@ -375,7 +431,10 @@ mod tests {
         };
         let row = OutboxRow::new(shape, Tuple::from_bytes(b"\0\x02t\0\0\0\x01en")).unwrap();
         assert_eq!(row.role(Role::EventId), Some(&b"e"[..]));
-        let error = Mapper::default().record(&row, AT, COMMITTED).err().unwrap();
+        let error = Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .err()
+            .unwrap();
         assert_eq!(
             (error.code, error.text.contains("aggregate_type")),
             ("column_missing", true)

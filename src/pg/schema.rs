@@ -11,6 +11,7 @@ pub const MIGRATIONS: &[&str] = &[
     include_str!("../../sql/walpost.sql"),
     include_str!("../../sql/walpost-2.sql"),
     include_str!("../../sql/walpost-3.sql"),
+    include_str!("../../sql/walpost-4.sql"),
 ];
 
 /// What this binary works with.

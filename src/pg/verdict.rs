@@ -4,7 +4,7 @@ use crate::{
     error::{Exit, Stop},
     pg::{
         publication::{columns_are_there, covers, create_publication, wider},
-        quote::{literal, table},
+        quote::table,
         schema,
         slot::{Names, Publication, Record, Slot, SlotFacts},
     },
@@ -46,13 +46,7 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
             "slot {slot} was never initialised in database {database}: run `walpost init`"
         ));
     };
-    if record.state != "ready" {
-        return Err(stop!(
-            Exit::Slot,
-            "slot {slot} is half-made (state {} in walpost.slot): run `walpost init`, which starts again",
-            record.state
-        ));
-    }
+    unfinished(record, slot)?;
     match &record.system_identifier {
         Some(was) if *was != facts.server.system_identifier => Err(stop!(
             Exit::Slot,
@@ -60,13 +54,34 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
              the database was restored or copied to another cluster, and what was published there is \
              not known here. {}",
             facts.server.system_identifier,
-            start_anew(slot)
+            recover()
         )),
         _ => Ok(record),
     }
 }
 
-fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
+/// A slot that is still being made, or an attempt that ended half-way.
+pub fn unfinished(record: &Record, slot: &str) -> Result<(), Stop> {
+    let state = record.state.as_str();
+    let command = match (state, record.confirmed_lsn) {
+        ("ready", _) => return Ok(()),
+        // The position that was lost is kept until all behind it is published.
+        ("backfilling", Some(_)) => "walpost recover",
+        ("backfilling", None) => "walpost init --include-existing",
+        _ => "walpost init",
+    };
+    let doing = match state {
+        "backfilling" => "rows of the table are to be published before the stream",
+        _ => "half-made",
+    };
+    Err(stop!(
+        Exit::Slot,
+        "slot {slot} is not ready ({doing}; state {state} in walpost.slot): run `{command}`, which starts that again"
+    ))
+}
+
+/// The slot is there, ours, and its WAL is.
+pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
     let name = &names.slot;
     let Some(slot) = &facts.slot else {
         let from = record.confirmed_lsn.max(record.consistent_point);
@@ -84,7 +99,7 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
         return Err(stop!(
             Exit::Slot,
             "{cause}. Rows committed after its position were not published. {}",
-            start_anew(name)
+            recover()
         ));
     };
     ours(slot, &facts.database, name)?;
@@ -102,7 +117,7 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
             Exit::Slot,
             "slot {name} is lost: {cause}, and the server removed the WAL. Rows committed{at} were not \
              published. {}",
-            start_anew(name)
+            recover()
         ));
     }
     Ok(slot)
@@ -136,7 +151,7 @@ pub fn missing_table(names: &Names) -> Stop {
     )
 }
 
-fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
+pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
     facts.publication.as_ref().ok_or_else(|| {
         stop!(
             Exit::Slot,
@@ -155,7 +170,9 @@ fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Resul
     match &record.publication {
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
-            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics,              insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
+            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
+             written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics, \
+             insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
             names.publication,
             record
                 .confirmed_lsn
@@ -178,9 +195,10 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     match (stands, reserved) {
         (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
             Exit::Slot,
-            "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost.              Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {anew}",
+            "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost. \
+             Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {recover}",
             slot = names.slot,
-            anew = start_anew(&names.slot),
+            recover = recover(),
         )),
         _ => Ok(()),
     }
@@ -259,13 +277,9 @@ fn pressure(slot: &Slot, names: &Names) -> Option<String> {
 }
 
 /// What can be done when the slot's position is gone for good.
-pub fn start_anew(slot: &str) -> String {
-    // The row stays: it counts the lives of the slot.
-    format!(
-        "To go on with rows committed from now on: `UPDATE walpost.slot SET state = 'creating' WHERE slot = {}`, \
-         then `walpost init`; rows committed in between have to be inserted again",
-        literal(slot)
-    )
+pub fn recover() -> &'static str {
+    "Run `walpost recover`, which makes a new slot and publishes the rows of the table that were not published; \
+     `walpost recover --dry-run` counts them"
 }
 
 #[cfg(test)]

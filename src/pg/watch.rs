@@ -17,6 +17,7 @@ use tracing::debug;
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
+    mark,
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
@@ -26,6 +27,10 @@ use crate::{
     lsn::{Lsn, PgTime},
     state::State,
 };
+
+/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
+/// stands beyond the record was moved or made by somebody else.
+pub const RESERVE: u64 = 64 << 20;
 
 /// A statement that takes longer is given up and the connection with it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +58,8 @@ pub struct Note {
     pub progress: Option<Progress>,
     /// Positions up to here may be confirmed once it is written.
     pub reserve: Option<Lsn>,
+    /// Worth a mark of this moment.
+    pub mark: bool,
 }
 
 /// How far the publisher is.
@@ -67,8 +74,11 @@ pub struct Progress {
 pub enum Answer {
     /// Slot and publication are as they must be.
     Fine(Box<SlotFacts>),
-    /// The new epoch.
-    TakenOver(i64),
+    /// The new epoch, and how far positions are recorded as ours.
+    TakenOver {
+        epoch: i64,
+        reserved: Lsn,
+    },
     Released,
     Advanced,
     /// They aren't, or nobody may look: no position may move.
@@ -244,7 +254,7 @@ impl Task {
         let answer = match question {
             Question::TakeOver => take_over(client, &self.names.slot)
                 .await
-                .map(Answer::TakenOver),
+                .map(|(epoch, reserved)| Answer::TakenOver { epoch, reserved }),
             Question::Release { epoch, confirmed } => {
                 let slot = &self.names.slot;
                 release(client, slot, epoch, confirmed)
@@ -314,26 +324,39 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
+/// The same for several statements.
+const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
+
 /// Of a primary. The control file follows a promotion only at the next checkpoint.
 const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
-async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
+/// Reserves at once: confirming the first rows then writes nothing.
+async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
     let rows = client
         .query_typed(
             &format!(
                 "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name'), timeline = {TIMELINE}
-                 FROM local WHERE slot = $1 RETURNING epoch"
+                   holder = pg_catalog.current_setting('application_name'), timeline = {TIMELINE},
+                   reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
+                 FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
             ),
             &[(&slot, Type::TEXT)],
         )
         .await?;
-    // The check before this one saw the row.
-    Ok(rows.first().map_or(0, |row| row.get(0)))
+    // The check before this one saw the row; without one nothing can be confirmed.
+    let Some(row) = rows.first() else {
+        return Ok((0, Lsn::ZERO));
+    };
+    let reserved: String = row.try_get(1)?;
+    Ok((row.try_get(0)?, reserved.parse().unwrap_or(Lsn::ZERO)))
 }
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
 async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.mark {
+        let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
+        client.batch_execute(&write).await?;
+    }
     if note.progress.is_none() && note.reserve.is_none() {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use crate::{
     pg::{
         message::StatusUpdate,
         slot::SlotFacts,
-        watch::{Answer, Note, Progress, Question, Watch},
+        watch::{Answer, Note, Progress, Question, RESERVE, Watch},
     },
     stop,
 };
@@ -34,9 +34,8 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 /// for a synchronous standby, the application's commits would be waiting for us.
 const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
 
-/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
-/// stands beyond the record was moved or made by somebody else.
-const RESERVE: u64 = 64 << 20;
+/// With traffic a mark is written this often.
+const MARK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A loop that did not turn for so long was paused with its process, or the machine was.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -66,7 +65,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver(_) | Answer::Released | Answer::Advanced => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
@@ -139,13 +138,18 @@ impl Relay {
             epoch: session.start.epoch,
             progress: self.progress(session),
             reserve: self.reserve_wanted(),
+            mark: self.is_mark_due(session),
         };
-        let reserved = note.reserve;
+        let (reserved, mark) = (note.reserve, note.mark);
         if watch.ask(Question::Check(Some(note))) {
             session.asked = Some(Asked {
                 boundary: self.ledger.boundary(),
                 reserved,
             });
+            if mark {
+                (self.marked, session.marked) =
+                    (self.state.lock().settled_rows, Some(Instant::now()));
+            }
             session.checked = Instant::now();
             session.check_now = false;
             session.checked_received = self.ledger.received();
@@ -173,6 +177,15 @@ impl Relay {
             confirmed,
             committed_at,
         })
+    }
+
+    /// A mark of this moment is of use: none was written on this stream, or rows were settled since
+    /// the last one. An idle publisher writes none.
+    fn is_mark_due<S>(&self, session: &Session<S>) -> bool {
+        let due = session
+            .marked
+            .is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
+        due && (session.marked.is_none() || self.state.lock().settled_rows > self.marked)
     }
 
     /// Raised ahead, so that confirming seldom waits for it; `None` while enough is left.

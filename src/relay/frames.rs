@@ -17,7 +17,7 @@ use crate::{
         message::ServerMessage,
         pgoutput::{Change, Tuple},
         server_error::ServerError,
-        verdict::start_anew,
+        verdict::recover,
         wire::Event,
     },
     stop,
@@ -75,7 +75,7 @@ impl Relay {
                  streamed, and nothing behind that position was confirmed. {}",
                 self.config.postgres.publication,
                 self.ledger.received(),
-                start_anew(&self.config.postgres.slot),
+                recover(),
             )
             .into()),
             // A standby that must have the WAL first lags behind: the stream waits, that is all.
@@ -159,7 +159,13 @@ impl Relay {
             } => self.ledger.begin(commit_lsn, committed_at),
             Change::Commit { end_lsn, .. } => self.ledger.commit(end_lsn),
             Change::Relation(relation) => {
-                self.relations.learn(&relation);
+                if !self.relations.learn(&relation) {
+                    return Err(Failure::Passing(anyhow!(
+                        "table {}.{} has a column of a type that was not there at the stream's start; reading the catalogue again",
+                        relation.namespace,
+                        relation.name
+                    )));
+                }
                 Ok(())
             }
             Change::Message {

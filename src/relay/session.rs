@@ -6,7 +6,9 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::Ending;
-use crate::{error::Failure, ledger::ConfirmedLsn, lsn::Lsn, pg::wire::Stream};
+use crate::{
+    error::Failure, ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream,
+};
 
 /// What a stream runs over.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin {}
@@ -18,8 +20,7 @@ pub struct Start {
     /// Where the slot stands.
     pub confirmed: Lsn,
     pub table_oid: u32,
-    /// bytea and the domains over it.
-    pub bytea_types: Vec<u32>,
+    pub types: Types,
     pub epoch: i64,
     /// How far positions are recorded as ours.
     pub reserved: Lsn,
@@ -49,6 +50,8 @@ pub struct Session<S> {
     pub reported: Instant,
     pub reported_confirmed: Option<ConfirmedLsn>,
     pub reply_wanted: bool,
+    /// When the last mark was asked for.
+    pub marked: Option<Instant>,
     /// Where the slot stood at the last look.
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.

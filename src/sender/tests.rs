@@ -291,6 +291,7 @@ fn shape() -> Arc<Shape> {
         key: String::new(),
         format: Format::Raw,
         on_poison: OnPoison::Stop,
+        order_by: "seq".into(),
     };
     let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
     let column = |role: Role| Column {
@@ -299,7 +300,7 @@ fn shape() -> Arc<Shape> {
     };
     let (namespace, name) = ("s".into(), "t".into());
     let columns = Role::ALL.into_iter().map(column).collect();
-    relations.learn(&Relation {
+    let _ = relations.learn(&Relation {
         id: 1,
         namespace,
         name,

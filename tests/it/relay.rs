@@ -3,7 +3,7 @@
 use crate::harness::{
     Scene,
     kafka::Kafka,
-    load::{ALL, Load, Plan},
+    load::{Load, Plan},
     postgres::Cluster,
     records::position,
     sql::Sql,
@@ -77,14 +77,14 @@ fn three_hundred_writers_first_arrive_in_commit_order_of_each_key() {
         keys: 50,
         transactions: Some(8),
         pause: 0,
-        kinds: ALL,
+        ..Plan::default()
     };
     Load::start(&scene, &plan).finish();
     scene.judge_once(3_000);
 }
 
 #[test]
-fn positions_are_the_servers_own_and_rows_keep_their_statement_order() {
+fn positions_are_the_servers_own_and_rows_keep_their_statement_order_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     scene.observe();

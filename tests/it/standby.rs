@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Scene, always, until};
+use crate::harness::{Scene, always, pass, proxy::Proxy, until};
 
 #[test]
 fn a_second_run_waits_as_standby_and_takes_over() {
@@ -89,4 +89,34 @@ fn a_publisher_of_another_slot_on_the_same_table_waits() {
     always("not ready", 2, || other.ready() != Some(200));
     second.assert_alive();
     assert_eq!(scene.records().len(), 20, "both published");
+}
+
+#[test]
+fn a_standby_whose_connection_fell_silent_takes_over_all_the_same() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut first = scene.started(&walpost);
+    let holder = scene.walsender();
+    let proxy = Proxy::new(scene.server.socket_address());
+    let mut twin = walpost.twin();
+    twin.set(
+        "postgres.url",
+        scene.server.url_at("127.0.0.1", proxy.port, &scene.tag),
+    )
+    .set("postgres.receive_timeout", "4s");
+    let mut second = twin.start();
+    until("the twin is standby", 20, || {
+        (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
+    });
+    proxy.swallow();
+    pass(1_000);
+    // New connections work; the old ones stay silent for ever.
+    proxy.forward();
+    first.stop(0);
+    until("the standby takes over", 30, || {
+        scene.slot()?.active_pid.filter(|pid| *pid != holder)
+    });
+    scene.insert("a", 3);
+    scene.judge(3);
+    second.assert_alive();
 }

@@ -320,7 +320,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_OUTBOX__0__TABEL",
             "x",
-            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`, `order_by`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
         ),
         (
             "WALPOST_OUTBOX__2__TABLE",

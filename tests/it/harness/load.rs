@@ -1,8 +1,9 @@
 //! Writers whose truth is known: each key has a row whose lock orders the transactions that write
 //! it, so `seq` in the payload is the commit order of the key.
 
+mod transaction;
+
 use std::{
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,11 +11,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::SinkExt;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, Error};
 
+use self::transaction::Script;
+pub use self::transaction::{noise, rows};
 use super::{Dice, Scene, block_on, runtime, sql::connect};
 
 /// What one transaction does.
@@ -32,6 +33,16 @@ pub enum Kind {
     Copy,
     /// Two rows, committed in two phases.
     Prepared,
+    /// A row, a pause of some seconds, a row.
+    Long,
+    /// Hundreds of rows of one key.
+    Bulk,
+    /// Rows of incompressible text, up to the longest that the type takes.
+    Large,
+    /// A row without a key: it has no order.
+    Keyless,
+    /// Rows of a table that nobody publishes.
+    Foreign,
 }
 
 pub const ALL: &[Kind] = &[
@@ -52,6 +63,10 @@ pub struct Plan {
     /// Mean pause after a transaction, in ms.
     pub pause: u64,
     pub kinds: &'static [Kind],
+    /// Aggregate types, each with the length of the longest text in its payloads; a key is of one type.
+    pub types: &'static [(&'static str, u64)],
+    /// `None`: a new one, printed.
+    pub seed: Option<u64>,
 }
 
 impl Default for Plan {
@@ -62,6 +77,8 @@ impl Default for Plan {
             transactions: None,
             pause: 5,
             kinds: ALL,
+            types: &[("order", 100_000)],
+            seed: None,
         }
     }
 }
@@ -76,11 +93,12 @@ impl Load {
     pub fn start(scene: &Scene, plan: &Plan) -> Load {
         scene.sql.run(&format!(
             "CREATE TABLE keys (key text PRIMARY KEY, seq bigint NOT NULL DEFAULT 0);
-             INSERT INTO keys SELECT 'key-' || i FROM generate_series(0, {}) i",
+             INSERT INTO keys SELECT 'key-' || i FROM generate_series(0, {}) i;
+             CREATE TABLE foreign_rows (text text)",
             plan.keys - 1
         ));
         let halt = Arc::new(AtomicBool::new(false));
-        let mut dice = Dice::new();
+        let mut dice = plan.seed.map_or_else(Dice::new, Dice::from_seed);
         let writer = |number| {
             let writer = Writer {
                 login: scene.server.superuser(&scene.tag),
@@ -130,7 +148,7 @@ impl Writer {
         while !self.halt.load(Relaxed) && self.plan.transactions.is_none_or(|limit| done < limit) {
             // A server that stops takes the session along; the table tells what was committed.
             if client.as_ref().is_none_or(Client::is_closed) {
-                client = connect(&self.login).await.ok();
+                client = self.connect().await.ok();
             }
             let written = match &client {
                 Some(client) => self.transaction(client, done).await.is_ok(),
@@ -147,70 +165,33 @@ impl Writer {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
+        if client.is_none() {
+            // Nothing prepared stays behind; a server that is gone for good has nothing to end.
+            let _ = self.connect().await;
+        }
     }
 
-    /// The number that the key's lock gave, and the rows, in one statement.
-    fn rows(key: u64, count: u64) -> String {
-        let row = format!(
-            "WITH next AS (UPDATE keys SET seq = seq + 1 WHERE key = 'key-{key}' RETURNING seq)
-             INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
-             SELECT 'order', 'key-{key}', 'T', jsonb_build_object('seq', seq, 'text', 'ä\"') FROM next;"
+    /// What an earlier session left prepared is ended first: it holds the locks of its keys.
+    async fn connect(&mut self) -> Result<Client, Error> {
+        let client = connect(&self.login).await?;
+        let left = format!(
+            "SELECT gid FROM pg_prepared_xacts WHERE gid LIKE '{}-%' ORDER BY gid",
+            self.name
         );
-        row.repeat(usize::try_from(count).expect("a small number"))
+        for row in client.query(&left, &[]).await? {
+            let (gid, end): (&str, _) = (row.get(0), self.dice.pick(&["COMMIT", "ROLLBACK"]));
+            client
+                .batch_execute(&format!("{end} PREPARED '{gid}'"))
+                .await?;
+        }
+        Ok(client)
     }
 
     async fn transaction(&mut self, client: &Client, number: u64) -> Result<(), Error> {
         let kind = *self.dice.pick(self.plan.kinds);
-        // Keys in their order, so that writers never wait for each other in a ring.
-        let mut keys: Vec<u64> = (0..self.dice.between(1, 4))
-            .map(|_| self.dice.between(0, self.plan.keys))
-            .collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let key = keys[0];
-        let all = |count| {
-            keys.iter()
-                .map(|key| Self::rows(*key, count))
-                .collect::<String>()
-        };
-        let statements = match kind {
-            Kind::Plain => format!("BEGIN; {} COMMIT", Self::rows(key, 1)),
-            Kind::Multi => format!("BEGIN; {} COMMIT", all(3)),
-            Kind::Rollback => format!("BEGIN; {} ROLLBACK", all(2)),
-            Kind::Savepoint => {
-                let (one, two) = (Self::rows(key, 1), Self::rows(key, 2));
-                format!("BEGIN; {one} SAVEPOINT s; {two} ROLLBACK TO s; {one} COMMIT")
-            }
-            Kind::Prepared => {
-                let name = format!("{}-{number}", self.name);
-                let phase = format!("BEGIN; {} PREPARE TRANSACTION '{name}'", Self::rows(key, 2));
-                client.batch_execute(&phase).await?;
-                format!("COMMIT PREPARED '{name}'")
-            }
-            Kind::Copy => return self.copy(client, key).await,
-        };
-        client.batch_execute(&statements).await
-    }
-
-    async fn copy(&mut self, client: &Client, key: u64) -> Result<(), Error> {
-        let count = self.dice.between(5, 40);
-        client.batch_execute("BEGIN").await?;
-        let reserve =
-            format!("UPDATE keys SET seq = seq + {count} WHERE key = 'key-{key}' RETURNING seq");
-        let last: i64 = client.query_one(&reserve, &[]).await?.get(0);
-        let count = count.cast_signed();
-        let mut text = String::new();
-        for seq in last - count + 1..=last {
-            text += &format!("order\tkey-{key}\tT\t{{\"seq\": {seq}}}\n");
-        }
-        let sink = client
-            .copy_in(
-                "COPY public.outbox (aggregate_type, aggregate_id, event_type, payload) FROM STDIN",
-            )
-            .await?;
-        let mut sink = pin!(sink);
-        sink.send(Bytes::from(text)).await?;
-        sink.finish().await?;
-        client.batch_execute("COMMIT").await
+        let name = format!("{}-{number}", self.name);
+        Script::new(&mut self.dice, &self.plan)
+            .run(kind, client, &name)
+            .await
     }
 }

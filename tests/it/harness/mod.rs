@@ -113,6 +113,11 @@ impl Dice {
         Dice(seed)
     }
 
+    /// Dice of their own for a part: what it throws depends on no other part.
+    pub fn fork(&mut self) -> Dice {
+        Dice(self.next())
+    }
+
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;

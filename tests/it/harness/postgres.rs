@@ -11,7 +11,7 @@ use std::{
 };
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Config, config::Host};
 
 use super::{
@@ -222,6 +222,12 @@ impl Cluster {
         cluster
     }
 
+    /// Who may log in how from now on, as in pg_hba.conf.
+    pub fn access(&self, lines: &str) {
+        fs::write(self.data.join("pg_hba.conf"), lines).expect("write pg_hba.conf");
+        self.server.admin().run("SELECT pg_reload_conf()");
+    }
+
     /// Sets it for the whole server.
     pub fn set(&self, name: &str, value: &str) {
         let admin = self.server.admin();
@@ -256,9 +262,47 @@ impl Cluster {
             .expect("PostgreSQL stops within a minute");
     }
 
+    /// SIGKILL for the server and all its processes.
+    pub fn kill(&mut self) {
+        // Frozen, it neither starts new ones nor lets a number go to somebody else.
+        self.process.signal(Signal::STOP);
+        let children = self.process.children();
+        self.process.kill();
+        signal(&children, Signal::KILL);
+    }
+
+    /// SIGSTOP for the server and all its processes.
+    pub fn freeze(&mut self) {
+        self.process.signal(Signal::STOP);
+        signal(&self.process.children(), Signal::STOP);
+    }
+
+    pub fn thaw(&mut self) {
+        signal(&self.process.children(), Signal::CONT);
+        self.process.signal(Signal::CONT);
+    }
+
+    /// A signal for one of the server's processes, if it still is one.
+    pub fn signal(&mut self, pid: i64, kind: Signal) {
+        let mut children = self.process.children();
+        children.retain(|child| i64::from(child.as_raw_nonzero().get()) == pid);
+        signal(&children, kind);
+    }
+
     pub fn restart(&mut self) {
         self.process = postmaster(&self.data, &self.log);
-        self.wait();
+        let admin = self.server.admin();
+        until(
+            format_args!("PostgreSQL answers; its log is {:?}", self.log),
+            60,
+            || {
+                // After a kill the memory of the old one may be in use for a moment.
+                if self.process.ended().is_some() {
+                    self.process = postmaster(&self.data, &self.log);
+                }
+                admin.try_rows("SELECT 1").ok()
+            },
+        );
     }
 }
 
@@ -266,6 +310,13 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.process.signal(Signal::QUIT);
         self.process.wait(Duration::from_secs(20));
+    }
+}
+
+fn signal(processes: &[Pid], kind: Signal) {
+    for pid in processes {
+        // It may have ended by itself.
+        let _ = kill_process(*pid, kind);
     }
 }
 

@@ -107,6 +107,21 @@ impl Process {
         }
     }
 
+    /// Its own children, dead ones that it has not waited for included.
+    pub fn children(&self) -> Vec<Pid> {
+        let parent = |pid: &str| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            // The name before the last parenthesis may hold anything; then state and parent.
+            stat.rsplit_once(')')?.1.split(' ').nth(2)?.parse().ok()
+        };
+        let entries = fs::read_dir("/proc").expect("read /proc");
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| parent(name) == Some(self.pid()))
+            .filter_map(|name| Pid::from_raw(name.parse().ok()?))
+            .collect()
+    }
+
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         while self.ended().is_none() && Instant::now() < deadline {

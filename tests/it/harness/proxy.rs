@@ -21,10 +21,10 @@ pub struct Proxy {
 
 struct Shared {
     target: Mutex<SocketAddr>,
-    /// Milliseconds that everything is late, both ways.
-    delay: AtomicU64,
-    /// Bytes per second toward the target; 0 for no limit.
+    /// Bytes per second in each direction; 0 for no limit.
     rate: AtomicU64,
+    /// Milliseconds that everything is late.
+    delay: AtomicU64,
     /// New connections vanish as behind a firewall.
     swallowing: AtomicBool,
     /// Set to stop the thread that accepts, which polls it.
@@ -58,8 +58,8 @@ impl Proxy {
     pub fn listening(port: u16, target: SocketAddr) -> Proxy {
         let shared = Arc::new(Shared {
             target: Mutex::new(target),
-            delay: AtomicU64::new(0),
             rate: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
             swallowing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
@@ -83,14 +83,24 @@ impl Proxy {
         self.shared.refusing.store(false, Relaxed);
     }
 
-    /// At most so many bytes a second toward the target, for each connection.
+    /// At most so many bytes a second in each direction, for each connection.
     pub fn throttle(&self, bytes_per_second: u64) {
         self.shared.rate.store(bytes_per_second, Relaxed);
     }
 
-    /// Everything is so late, both ways, in whole reads of up to 64 KiB.
+    /// Everything comes so much later, both ways, in whole reads of up to 64 KiB; a very long delay
+    /// is a stall that `forward` ends.
     pub fn delay(&self, milliseconds: u64) {
         self.shared.delay.store(milliseconds, Relaxed);
+    }
+
+    /// Whether nothing is under way any more of what dead clients sent: every connection that is
+    /// left was swallowed.
+    pub fn is_drained(&self) -> bool {
+        let pairs = self.shared.pairs.lock().expect("no panic under this lock");
+        pairs
+            .iter()
+            .all(|pair| pair.fate.load(Relaxed) == SWALLOWED)
     }
 
     /// New connections go there, as when a name leads elsewhere; the old ones are reset.
@@ -105,9 +115,14 @@ impl Proxy {
         self.end_all(SWALLOWED);
     }
 
-    /// A reset for all connections; new ones are welcome.
+    /// A reset for all connections; new ones are welcome. Those that were swallowed stay so.
     pub fn reset(&self) {
         self.end_all(RESET);
+    }
+
+    /// Swallowed connections are reset: both sides hear of it now, if they have not given up.
+    pub fn reset_swallowed(&self) {
+        self.change_all(SWALLOWED, RESET);
     }
 
     /// The port closes, and all connections are reset.
@@ -117,6 +132,11 @@ impl Proxy {
     }
 
     fn end_all(&self, fate: u8) {
+        // One that ends already keeps its end.
+        self.change_all(ALIVE, fate);
+    }
+
+    fn change_all(&self, from: u8, to: u8) {
         for pair in self
             .shared
             .pairs
@@ -124,8 +144,7 @@ impl Proxy {
             .expect("no panic under this lock")
             .iter()
         {
-            // One that ends already keeps its end.
-            let _ = pair.fate.compare_exchange(ALIVE, fate, Relaxed, Relaxed);
+            let _ = pair.fate.compare_exchange(from, to, Relaxed, Relaxed);
         }
     }
 }
@@ -211,9 +230,9 @@ impl Shared {
         let up = {
             let (shared, pair, client, server) =
                 (self.clone(), pair.clone(), client.clone(), server.clone());
-            thread::spawn(move || shared.pump(&pair, &client, &server, true))
+            thread::spawn(move || shared.pump(&pair, &client, &server))
         };
-        self.pump(pair, &server, &client, false);
+        self.pump(pair, &server, &client);
         let _ = up.join();
         if pair.fate.load(Relaxed) == RESET {
             for stream in [&client, &server] {
@@ -222,7 +241,7 @@ impl Shared {
         }
     }
 
-    fn pump(&self, pair: &Pair, from: &TcpStream, to: &TcpStream, upward: bool) {
+    fn pump(&self, pair: &Pair, from: &TcpStream, to: &TcpStream) {
         let mut buffer = vec![0; 65_536];
         let mut free_at = Instant::now();
         loop {
@@ -234,7 +253,7 @@ impl Shared {
                 }
                 _ => return,
             }
-            let rate = if upward { self.rate.load(Relaxed) } else { 0 };
+            let rate = self.rate.load(Relaxed);
             // A twentieth of a second's worth at a time keeps the flow even.
             let most = if rate > 0 {
                 usize::try_from(rate / 20)
@@ -252,10 +271,7 @@ impl Shared {
                 }
                 Err(_) => 0,
             };
-            let delay = self.delay.load(Relaxed);
-            if delay > 0 {
-                thread::sleep(Duration::from_millis(delay));
-            }
+            self.be_late(pair);
             // What came after the fault does not pass any more.
             if pair.fate.load(Relaxed) != ALIVE {
                 continue;
@@ -269,6 +285,17 @@ impl Shared {
                 let _ = pair.fate.compare_exchange(ALIVE, CLOSED, Relaxed, Relaxed);
                 return;
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Waits for as long as everything is late; the end of the delay ends it at once.
+    fn be_late(&self, pair: &Pair) {
+        let began = Instant::now();
+        let is_early = || began.elapsed() < Duration::from_millis(self.delay.load(Relaxed));
+        while is_early() && pair.fate.load(Relaxed) == ALIVE {
+            thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::ExitStatus,
     time::Duration,
 };
 
@@ -112,7 +113,7 @@ impl Run {
     /// The exit code; `None` when a signal ended it.
     #[track_caller]
     pub fn wait(&mut self, seconds: u64) -> Option<i32> {
-        let status = self.process.wait(Duration::from_secs(seconds));
+        let status = self.ended_within(seconds);
         status
             .unwrap_or_else(|| {
                 panic!(
@@ -121,6 +122,11 @@ impl Run {
                 )
             })
             .code()
+    }
+
+    /// How it ended; `None` when it still runs.
+    pub fn ended_within(&mut self, seconds: u64) -> Option<ExitStatus> {
+        self.process.wait(Duration::from_secs(seconds))
     }
 
     /// It ends by itself with this code and has said the words.
@@ -160,17 +166,17 @@ impl Run {
 
     /// The most memory it ever had resident, in bytes, as the kernel counts it.
     pub fn peak_memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid()))
-            .expect("the process's status");
+        self.try_peak_memory().expect("VmHWM of a living process")
+    }
+
+    /// `None` when it has ended.
+    pub fn try_peak_memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).ok()?;
         let line = status
             .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .expect("VmHWM");
-        line.trim()
-            .trim_end_matches(" kB")
-            .parse::<u64>()
-            .expect("a number of kB")
-            << 10
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(kilobytes << 10)
     }
 }
 

@@ -9,6 +9,8 @@ use std::{
 mod looking;
 mod writing;
 
+pub use looking::learn_positions;
+
 use super::{
     Run, Walpost, kafka::Kafka, kafka_server::Breakable, postgres::Server, sql::Sql, until,
 };
@@ -84,6 +86,16 @@ impl Scene {
             .expect("no panic under this lock")
             .push(self.topic(kind));
         self.kafka.create(&self.topic(kind), partitions, settings);
+    }
+
+    /// Topic `order` on two brokers; see `Kafka::create_on_two`.
+    pub fn create_topic_on_two(&self, copied: bool) {
+        let topic = self.topic("order");
+        self.kafka.create_on_two(&topic, copied);
+        self.topics
+            .lock()
+            .expect("no panic under this lock")
+            .push(topic);
     }
 
     /// A topic of one partition for each of the aggregate types.

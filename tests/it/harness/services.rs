@@ -14,7 +14,8 @@ pub fn setting(name: &str) -> &'static str {
 }
 
 pub fn find(name: &str) -> Option<&'static str> {
-    SETTINGS.get(name).map(String::as_str)
+    let given = ENVIRONMENT.get(name);
+    given.or_else(|| SETTINGS.get(name)).map(String::as_str)
 }
 
 pub fn root() -> &'static Path {
@@ -30,14 +31,13 @@ const NAMES: [&str; 6] = [
     "WALPOST_TEST_KAFKA_LIBS",
 ];
 
+static ENVIRONMENT: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
+    let given = |name: &&str| Some(((*name).to_owned(), std::env::var(name).ok()?));
+    NAMES.iter().filter_map(given).collect()
+});
+
+/// What the environment leaves out.
 static SETTINGS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
-    let environment: HashMap<String, String> = NAMES
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
-        .collect();
-    if environment.len() == NAMES.len() {
-        return environment;
-    }
     // It changes nothing when all is up.
     let up = Command::new(root().join("scripts/services"))
         .arg("up")
@@ -48,10 +48,7 @@ static SETTINGS: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
         "scripts/services up: {}",
         String::from_utf8_lossy(&up.stderr)
     );
-    let file = root().join("target/services/env");
-    let mut settings = read(&file);
-    settings.extend(environment);
-    settings
+    read(&root().join("target/services/env"))
 });
 
 /// Lines `NAME=value` or `export NAME='value'`.

@@ -96,10 +96,12 @@ impl Sql {
     /// One row with typed columns.
     #[track_caller]
     pub fn typed(&self, statement: &str) -> Vec<tokio_postgres::Row> {
-        let rows = self
-            .client()
-            .and_then(|client| block_on(client.query(statement, &[])));
-        rows.unwrap_or_else(|error| panic!("{}: {statement}", explain(&error)))
+        self.try_typed(statement)
+            .unwrap_or_else(|error| panic!("{}: {statement}", explain(&error)))
+    }
+
+    pub fn try_typed(&self, statement: &str) -> Result<Vec<tokio_postgres::Row>, Error> {
+        block_on(self.client()?.query(statement, &[]))
     }
 }
 

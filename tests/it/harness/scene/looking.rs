@@ -92,33 +92,9 @@ impl Scene {
             "SELECT data FROM pg_logical_slot_peek_binary_changes('{0}_seen', NULL, NULL, 'proto_version', '1', 'publication_names', '{0}', 'messages', 'true')",
             self.tag
         );
-        let (mut found, mut at) = (
-            HashMap::new(),
-            Position {
-                commit: Lsn::ZERO,
-                ordinal: 0,
-            },
-        );
-        for row in self.sql.typed(&query) {
-            let message: &[u8] = row.get(0);
-            match message[0] {
-                b'B' => {
-                    at = Position {
-                        commit: Lsn::new(u64::from_be_bytes(
-                            message[1..9].try_into().expect("8 bytes"),
-                        )),
-                        ordinal: 0,
-                    }
-                }
-                b'I' => {
-                    at.ordinal += 1;
-                    found.extend(event_id(message).map(|id| (id, at)));
-                }
-                // The first bit of the flags: transactional.
-                b'M' if message[1] & 1 == 1 => at.ordinal += 1,
-                _ => {}
-            }
-        }
+        let mut found = HashMap::new();
+        let rows = self.sql.typed(&query);
+        learn_positions(rows.iter().map(|row| row.get(0)), &mut found);
         found
     }
 
@@ -186,6 +162,35 @@ impl Scene {
     pub fn judge_once(&self, at_least: usize) {
         let verdict = self.judge(at_least);
         assert_eq!(verdict.repeats, 0, "{verdict}");
+    }
+}
+
+/// Takes in the messages of whole transactions; of an Insert its first columns are enough.
+pub fn learn_positions<'a>(
+    messages: impl Iterator<Item = &'a [u8]>,
+    found: &mut HashMap<String, Position>,
+) {
+    let mut at = Position {
+        commit: Lsn::ZERO,
+        ordinal: 0,
+    };
+    for message in messages {
+        match message[0] {
+            b'B' => {
+                let commit = message[1..9].try_into().expect("8 bytes");
+                at = Position {
+                    commit: Lsn::new(u64::from_be_bytes(commit)),
+                    ordinal: 0,
+                }
+            }
+            b'I' => {
+                at.ordinal += 1;
+                found.extend(event_id(message).map(|id| (id, at)));
+            }
+            // The first bit of the flags: transactional.
+            b'M' if message[1] & 1 == 1 => at.ordinal += 1,
+            _ => {}
+        }
     }
 }
 

@@ -1,0 +1,138 @@
+//! One transaction of a writer, as SQL.
+
+use std::{pin::pin, time::Duration};
+
+use bytes::Bytes;
+use futures_util::SinkExt;
+use tokio_postgres::{Client, Error};
+
+use super::{Kind, Plan};
+use crate::harness::Dice;
+
+/// What the rows of one transaction are made of.
+pub struct Script<'a> {
+    dice: &'a mut Dice,
+    plan: &'a Plan,
+    /// In their order, so that writers never wait for each other in a ring.
+    keys: Vec<u64>,
+}
+
+/// The statement that inserts so many rows of a key, with the numbers that the key's lock gave.
+pub fn rows(key: u64, kind: &str, count: u64, text: &str) -> String {
+    format!(
+        "WITH next AS (UPDATE keys SET seq = seq + {count} WHERE key = 'key-{key}' RETURNING seq - {count} AS last)
+         INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+         SELECT '{kind}', 'key-{key}', 'T', jsonb_build_object('seq', last + i, 'text', '{text}')
+         FROM next, generate_series(1, {count}) i ORDER BY i RETURNING event_id::text;"
+    )
+}
+
+/// Letters that the large rows of one transaction have together, if one row has not more.
+const TOGETHER: u64 = 150_000;
+
+/// So many letters that no codec makes much smaller.
+pub fn noise(dice: &mut Dice, length: u64) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
+    let mut text = String::new();
+    while (text.len() as u64) < length {
+        let mut bits = dice.next();
+        for _ in 0..10 {
+            text.push(char::from(LETTERS[(bits & 63) as usize]));
+            bits >>= 6;
+        }
+    }
+    text.truncate(usize::try_from(length).expect("a length"));
+    text
+}
+
+impl<'a> Script<'a> {
+    pub fn new(dice: &'a mut Dice, plan: &'a Plan) -> Script<'a> {
+        let mut keys: Vec<u64> = (0..dice.between(1, 4))
+            .map(|_| dice.between(0, plan.keys))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Script { dice, plan, keys }
+    }
+
+    /// The key's type and its longest text.
+    fn kind(&self, key: u64) -> (&'static str, u64) {
+        self.plan.types[(key % self.plan.types.len() as u64) as usize]
+    }
+
+    /// So many rows of a key, one after the other.
+    fn some(&self, key: u64, count: usize) -> String {
+        rows(key, self.kind(key).0, 1, "ä\"").repeat(count)
+    }
+
+    fn some_of_each(&self, count: usize) -> String {
+        self.keys.iter().map(|key| self.some(*key, count)).collect()
+    }
+
+    pub async fn run(self, kind: Kind, client: &Client, name: &str) -> Result<(), Error> {
+        let key = self.keys[0];
+        let statements = match kind {
+            Kind::Plain => self.some(key, 1),
+            Kind::Multi => self.some_of_each(3),
+            Kind::Rollback => format!("BEGIN; {} ROLLBACK", self.some_of_each(2)),
+            Kind::Savepoint => {
+                let (one, two) = (self.some(key, 1), self.some(key, 2));
+                format!("BEGIN; {one} SAVEPOINT s; {two} ROLLBACK TO s; {one} COMMIT")
+            }
+            Kind::Copy => return self.copy(client, key).await,
+            Kind::Prepared => {
+                let rows = self.some(key, 2);
+                let phase = format!("BEGIN; {rows} PREPARE TRANSACTION '{name}'");
+                client.batch_execute(&phase).await?;
+                format!("COMMIT PREPARED '{name}'")
+            }
+            Kind::Long => {
+                let one = self.some(key, 1);
+                client.batch_execute(&format!("BEGIN; {one}")).await?;
+                tokio::time::sleep(Duration::from_millis(self.dice.between(500, 5_000))).await;
+                format!("{one} COMMIT")
+            }
+            Kind::Bulk => rows(key, self.kind(key).0, self.dice.between(100, 600), "b"),
+            Kind::Large => {
+                let (kind, longest) = self.kind(key);
+                // Every size, and the limit itself now and then.
+                let length = *self.dice.pick(&[longest, longest / 2, longest / 10, 5_000]);
+                // Small ones come in numbers, so batches reach their limits too.
+                let count = self.dice.between(1, 2 + TOGETHER / length);
+                let row = |_| rows(key, kind, 1, &noise(self.dice, length));
+                (0..count).map(row).collect()
+            }
+            Kind::Keyless => format!(
+                "INSERT INTO public.outbox (aggregate_type, event_type, payload) VALUES ('{}', 'T', '{{}}')",
+                self.kind(key).0
+            ),
+            Kind::Foreign => {
+                "INSERT INTO foreign_rows SELECT repeat('f', 1000) FROM generate_series(1, 100)"
+                    .to_owned()
+            }
+        };
+        client.batch_execute(&statements).await
+    }
+
+    async fn copy(self, client: &Client, key: u64) -> Result<(), Error> {
+        let count = self.dice.between(5, 40);
+        client.batch_execute("BEGIN").await?;
+        let reserve =
+            format!("UPDATE keys SET seq = seq + {count} WHERE key = 'key-{key}' RETURNING seq");
+        let last: i64 = client.query_one(&reserve, &[]).await?.get(0);
+        let (count, kind) = (count.cast_signed(), self.kind(key).0);
+        let mut text = String::new();
+        for seq in last - count + 1..=last {
+            text += &format!("{kind}\tkey-{key}\tT\t{{\"seq\": {seq}}}\n");
+        }
+        let sink = client
+            .copy_in(
+                "COPY public.outbox (aggregate_type, aggregate_id, event_type, payload) FROM STDIN",
+            )
+            .await?;
+        let mut sink = pin!(sink);
+        sink.send(Bytes::from(text)).await?;
+        sink.finish().await?;
+        client.batch_execute("COMMIT").await
+    }
+}

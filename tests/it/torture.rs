@@ -1,0 +1,179 @@
+//! Random faults for a given time and seed, then one verdict. `scripts/torture` runs it.
+//!
+//! What is done to whom, and in which order, is decided by the seed alone: each part has a thread
+//! and dice of its own. Only how it falls in time differs from run to run.
+
+mod evidence;
+mod faults;
+mod finale;
+mod history;
+mod keeper;
+mod observer;
+mod report;
+mod world;
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::{Duration, Instant},
+};
+
+use self::{
+    evidence::Evidence,
+    history::History,
+    keeper::Keeper,
+    observer::Observed,
+    report::Report,
+    world::{TIGHT, WIDE, World},
+};
+use crate::harness::{Dice, Scene, sql::Sql};
+
+/// No process of the publisher ever has more resident, in bytes.
+const MEMORY: u64 = 128 << 20;
+
+#[test]
+#[ignore = "a minute and more of random faults; scripts/torture runs it"]
+fn torture() {
+    let report = run(None);
+    assert!(report.is_clean(), "the promise was broken, see above");
+}
+
+/// Each deliberate fault of the publisher is found, or the torture proves nothing.
+#[cfg(feature = "faults")]
+#[test]
+#[ignore = "minutes of random faults; scripts/torture --prove runs it"]
+fn prove() {
+    use walpost::faults::{CONFIRM_BEFORE_DELIVERY, CONFIRM_KEEPALIVES, DROP_OUTCOME};
+    for fault in [CONFIRM_BEFORE_DELIVERY, CONFIRM_KEEPALIVES, DROP_OUTCOME] {
+        println!("\ndeliberate fault: {fault}");
+        let report = run(Some(fault));
+        let is_found = report.has("slot ahead") || report.has("lost");
+        assert!(is_found, "{fault} was not found: the torture is blind");
+        println!("deliberate fault {fault}: found, as it must be");
+    }
+}
+
+/// A setting of the run; the names don't begin with `WALPOST_`, which the publisher would refuse.
+fn setting(variable: &str, default: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{variable}: {text:?} is no number")),
+        Err(_) => default,
+    }
+}
+
+/// One run, told as it goes. `deliberate` is a fault that the publisher has in it.
+fn run(deliberate: Option<&str>) -> Report {
+    let (seed, seconds) = (setting("TORTURE_SEED", 1), setting("TORTURE_SECONDS", 60));
+    println!("seed {seed}, {seconds} s");
+    let mut dice = Dice::from_seed(seed);
+    let mut world = World::new(&mut dice.fork());
+    println!("  {}", world.described);
+    if let Some(fault) = deliberate {
+        world.walpost.environment("FAULT", fault);
+    }
+    let history = History::new();
+    let World {
+        walpost,
+        scene,
+        kafka_wire,
+        postgres_wire,
+        broker,
+        cluster,
+        ..
+    } = &mut world;
+    let (scene, kafka_wire, postgres_wire) = (&*scene, &*kafka_wire, &*postgres_wire);
+    let mut observed = Observed::of(scene);
+    let load = World::load(scene, &mut dice.fork());
+    let mut keeper = Keeper::new(walpost, kafka_wire, &history);
+    thread::scope(|threads| {
+        let history = &history;
+        let (samples, decoder) = (&mut observed.samples, &mut observed.decoder);
+        let mut part = |act: Box<dyn FnOnce(Dice) + Send>| {
+            let dice = dice.fork();
+            threads.spawn(move || guard(history, || act(dice)));
+        };
+        part(Box::new(|dice| keeper.keep(dice)));
+        part(Box::new(|dice| faults::broker(broker, history, dice)));
+        part(Box::new(|dice| {
+            faults::postgres(cluster, scene, history, dice);
+        }));
+        part(Box::new(|dice| {
+            faults::wire("wire to kafka", kafka_wire, history, dice);
+        }));
+        part(Box::new(|dice| {
+            faults::wire("wire to postgresql", postgres_wire, history, dice);
+        }));
+        part(Box::new(|_| observer::sample(scene, history, samples)));
+        part(Box::new(|_| decoder.follow(history)));
+        watch(scene, history, seconds);
+    });
+    println!("  faults lifted");
+    load.stop();
+    observed.drain(scene, &mut keeper, &history);
+    keeper.stop_drained();
+    let (peak, starts) = (keeper.peak, keeper.starts);
+    if peak > MEMORY {
+        let text = format!("a process had {} MiB resident", peak >> 20);
+        history.found("memory", None, text);
+    }
+    if deliberate.is_none() {
+        finale::poison(
+            scene,
+            walpost,
+            kafka_wire,
+            &mut observed,
+            &history,
+            &mut dice,
+        );
+    }
+    observed.decoder.finish();
+    let evidence = Evidence::gather(scene);
+    let verdict = evidence.judge(&observed, &history);
+    let report = Report {
+        findings: history.take_findings(),
+        figures: format!(
+            "seed {seed}, {seconds} s: {} committed, {} received, {} repeated; {} faults, {starts} starts of the publisher; \
+             {} samples of the slot; peak {} MiB",
+            verdict.committed,
+            verdict.arrived,
+            verdict.repeats,
+            history.counts().values().sum::<usize>(),
+            observed.samples.len(),
+            peak >> 20,
+        ),
+    };
+    report.print(&history, walpost, seed);
+    report
+}
+
+/// A thread that cannot go on ends the run.
+fn guard(history: &History, act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        history.found("harness", None, text.unwrap_or("a panic").to_owned());
+    }
+}
+
+/// Tells how it goes until the time is over.
+fn watch(scene: &Scene, history: &History, seconds: u64) {
+    let began = Instant::now();
+    let sql = Sql::new(scene.server.superuser(&scene.tag));
+    let unknown = || "?".to_owned();
+    while began.elapsed() < Duration::from_secs(seconds) && history.pass(1_000 * seconds.min(10)) {
+        let count = sql.try_rows("SELECT count(*) FROM public.outbox").ok();
+        let committed = count.and_then(|rows| rows.into_iter().next()?.into_iter().next()?);
+        let topics = [WIDE, TIGHT].map(|kind| scene.kafka.count(&scene.topic(kind)));
+        let received: Option<i64> = topics.into_iter().sum();
+        println!(
+            "  {:>4} s  {} committed, {} records in Kafka, {} faults",
+            began.elapsed().as_secs(),
+            committed.unwrap_or_else(unknown),
+            received.map_or_else(unknown, |count| count.to_string()),
+            history.counts().values().sum::<usize>(),
+        );
+    }
+    history.end();
+}

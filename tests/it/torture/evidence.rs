@@ -1,0 +1,255 @@
+//! The verdict of a run: what was committed against what is in Kafka, and when it came there
+//! against where the slot stood.
+
+use std::{collections::HashMap, fmt::Write as _, time::Duration};
+
+use walpost::{
+    lsn::{Lsn, Position},
+    verdict::{Arrived, Committed, Verdict, judge},
+};
+
+use super::{
+    history::{History, Moment},
+    observer::{Observed, Sample},
+    world::{TIGHT, WIDE},
+};
+use crate::harness::{Scene, records::Record};
+
+pub struct Evidence {
+    committed: Vec<Committed>,
+    /// By topic, partition and offset, each with the moment at which the broker took it.
+    arrived: Vec<(Arrived, Moment)>,
+    /// Event id → the moment of its first arrival.
+    first: HashMap<String, Moment>,
+}
+
+/// Longer values are compared by their digest: a run has gigabytes of them.
+const DIGESTED: usize = 500;
+
+impl Evidence {
+    pub fn gather(scene: &Scene) -> Evidence {
+        let rows = scene.sql.rows(&format!(
+            "SELECT event_id::text, aggregate_id, payload->>'seq', CASE WHEN octet_length(payload::text) > {DIGESTED}
+             THEN encode(sha256(convert_to(payload::text, 'UTF8')), 'hex') ELSE payload::text END FROM public.outbox"
+        ));
+        let event = |row: Vec<Option<String>>| {
+            let [id, key, seq, value] = <[_; 4]>::try_from(row).expect("four columns");
+            Committed {
+                id: id.expect("an id"),
+                key: key.map(String::into_bytes),
+                seq: seq.and_then(|text| text.parse().ok()).unwrap_or_default(),
+                value: value.map(String::into_bytes),
+            }
+        };
+        let mut arrived = Vec::new();
+        for topic in [WIDE, TIGHT] {
+            let mut tail = scene.kafka.tail(&scene.topic(topic));
+            while !tail.is_at_end() {
+                tail.poll(Duration::from_millis(200));
+                arrived.extend(tail.records.drain(..).map(digest));
+            }
+        }
+        arrived.sort_by(|(a, _), (b, _)| {
+            (&a.topic, a.partition, a.offset).cmp(&(&b.topic, b.partition, b.offset))
+        });
+        let mut first: HashMap<String, Moment> = HashMap::new();
+        for (record, at) in &arrived {
+            if let Some(id) = &record.id {
+                let known = first.entry(id.clone()).or_insert(*at);
+                *known = (*known).min(*at);
+            }
+        }
+        Evidence {
+            committed: rows.into_iter().map(event).collect(),
+            arrived,
+            first,
+        }
+    }
+
+    /// A record of this event or of a later one of its key.
+    pub fn of_key_from(&self, id: &str) -> Option<String> {
+        let event = self.committed.iter().find(|event| event.id == id)?;
+        let is_later = |other: &&Committed| other.key == event.key && other.seq >= event.seq;
+        let later: HashMap<&str, u64> = self
+            .committed
+            .iter()
+            .filter(is_later)
+            .map(|event| (event.id.as_str(), event.seq))
+            .collect();
+        self.arrived.iter().find_map(|(record, _)| {
+            let seq = later.get(record.id.as_deref()?)?;
+            Some(format!("seq {seq} at {record}"))
+        })
+    }
+
+    /// A record from this position or behind it.
+    pub fn behind(&self, position: Position) -> Option<String> {
+        let is_behind = |record: &Arrived| record.position >= Some(position);
+        let found = self.arrived.iter().find(|(record, _)| is_behind(record));
+        found.map(|(record, _)| record.to_string())
+    }
+
+    /// Every way in which the promise can be broken.
+    pub fn judge(&self, observed: &Observed, history: &History) -> Verdict {
+        let positions = &observed.decoder.positions;
+        let arrived: Vec<Arrived> = self
+            .arrived
+            .iter()
+            .map(|(record, _)| record.clone())
+            .collect();
+        let verdict = judge(&self.committed, &arrived);
+        for (fault, count) in &verdict.faults {
+            let example = verdict.examples.iter().find(|e| e.fault == *fault);
+            let text = example.map_or("", |example| &example.history);
+            let at = ids(text).find_map(|id| self.first.get(id)).copied();
+            let around = self.around(ids(text).next(), history);
+            let text = format!("{count} times; {text}{around}");
+            history.found(&fault.to_string(), at, text);
+        }
+        self.judge_positions(positions, history);
+        self.judge_slot(positions, &observed.samples, history);
+        verdict
+    }
+
+    /// The publisher's positions are the server's.
+    fn judge_positions(&self, positions: &HashMap<String, Position>, history: &History) {
+        for (record, at) in &self.arrived {
+            let Some(id) = &record.id else { continue };
+            let truth = positions.get(id);
+            if truth.is_some() && record.position.as_ref() != truth {
+                let text = format!("{record}, but the server has it at {truth:?}");
+                return history.found("wrong position", Some(*at), text);
+            }
+        }
+        if let Some(event) = self
+            .committed
+            .iter()
+            .find(|e| !positions.contains_key(&e.id))
+        {
+            let text = format!("the second slot did not see event {}", event.id);
+            history.found("harness", None, text);
+        }
+    }
+
+    /// Whatever the slot had passed was in Kafka by then.
+    fn judge_slot(
+        &self,
+        positions: &HashMap<String, Position>,
+        samples: &[Sample],
+        history: &History,
+    ) {
+        // For each position the first moment at which the slot stood there or further.
+        let mut passed: Vec<Sample> = samples.to_vec();
+        passed.sort_by_key(|sample| std::cmp::Reverse((sample.confirmed, sample.at)));
+        let mut earliest: Option<Sample> = None;
+        for sample in &mut passed {
+            let first = earliest
+                .filter(|first| first.at < sample.at)
+                .unwrap_or(*sample);
+            earliest = Some(first);
+            *sample = Sample {
+                confirmed: sample.confirmed,
+                at: first.at,
+            };
+        }
+        let moment = |commit: Lsn| {
+            // A confirmed position never lies inside a commit record.
+            let count = passed.partition_point(|sample| sample.confirmed > commit);
+            count.checked_sub(1).map(|last| passed[last])
+        };
+        let mut ahead: Vec<(&Committed, Position, Sample)> = Vec::new();
+        for event in &self.committed {
+            let Some(position) = positions.get(&event.id) else {
+                continue;
+            };
+            if let Some(sample) = moment(position.commit)
+                && self.first.get(&event.id).is_none_or(|at| *at > sample.at)
+            {
+                ahead.push((event, *position, sample));
+            }
+        }
+        let Some((event, position, sample)) = ahead.iter().min_by_key(|(_, position, _)| *position)
+        else {
+            return;
+        };
+        let arrival = match self.first.get(&event.id) {
+            Some(at) => format!("the broker took it at {}", history.second(*at)),
+            None => "it is not in Kafka".to_owned(),
+        };
+        let text = format!(
+            "{} rows were passed by the slot before they were in Kafka; the first is event {} from {position}: at {} the slot had passed it, {arrival}{}",
+            ahead.len(),
+            event.id,
+            history.second(sample.at),
+            self.around(Some(&event.id), history),
+        );
+        history.found("slot ahead", Some(sample.at), text);
+    }
+
+    /// The records of the event's key around its own ones.
+    fn around(&self, id: Option<&str>, history: &History) -> String {
+        let mut text = String::new();
+        let Some(event) = id.and_then(|id| self.committed.iter().find(|event| event.id == id))
+        else {
+            return text;
+        };
+        if event.key.is_none() {
+            return text;
+        }
+        let seqs: HashMap<&str, u64> = self
+            .committed
+            .iter()
+            .map(|e| (e.id.as_str(), e.seq))
+            .collect();
+        let of_key: Vec<_> = self
+            .arrived
+            .iter()
+            .filter(|(r, _)| r.key == event.key)
+            .collect();
+        let is_its = |record: &Arrived| record.id.as_ref() == Some(&event.id);
+        // Of a lost one: where it is missing.
+        let seq_of = |record: &Arrived| record.id.as_deref().and_then(|id| seqs.get(id));
+        let middle = of_key
+            .iter()
+            .position(|(record, _)| is_its(record))
+            .or_else(|| {
+                of_key
+                    .iter()
+                    .position(|(r, _)| seq_of(r) > Some(&event.seq))
+            })
+            .unwrap_or(of_key.len());
+        for (record, at) in &of_key[middle.saturating_sub(8)..of_key.len().min(middle + 8)] {
+            let seq = seq_of(record);
+            let _ = write!(
+                text,
+                "\n    {}  seq {}  {record}",
+                history.second(*at),
+                seq.map_or("?".into(), u64::to_string)
+            );
+        }
+        text
+    }
+}
+
+/// The ids that a verdict's history names.
+fn ids(text: &str) -> impl Iterator<Item = &str> {
+    let words: Vec<&str> = text.split([' ', ',', ';', ':']).collect();
+    let pairs: Vec<_> = words.windows(2).map(|pair| (pair[0], pair[1])).collect();
+    pairs
+        .into_iter()
+        .filter(|(word, _)| *word == "event")
+        .map(|(_, id)| id)
+}
+
+fn digest(record: Record) -> (Arrived, Moment) {
+    let mut arrived = record.arrived();
+    if let Some(value) = arrived
+        .value
+        .as_mut()
+        .filter(|value| value.len() > DIGESTED)
+    {
+        let hex = openssl::sha::sha256(value).map(|byte| format!("{byte:02x}"));
+        *value = hex.concat().into_bytes();
+    }
+    (arrived, record.timestamp.unwrap_or_default())
+}

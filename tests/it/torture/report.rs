@@ -1,0 +1,63 @@
+//! What a run tells at its end.
+
+use std::fs;
+
+use super::history::{Finding, History};
+use crate::harness::{Walpost, services};
+
+/// What happened so close to a violation is part of its story, in ms.
+const STORY: i64 = 12_000;
+
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// The run in one line.
+    pub figures: String,
+}
+
+impl Report {
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    #[cfg(feature = "faults")]
+    pub fn has(&self, kind: &str) -> bool {
+        self.findings.iter().any(|finding| finding.kind == kind)
+    }
+
+    pub fn print(&self, history: &History, walpost: &Walpost, seed: u64) {
+        for finding in &self.findings {
+            let at = history.second(finding.at);
+            println!("\nVIOLATION: {} at {at}: {}", finding.kind, finding.text);
+            println!(
+                "  what was done then:\n{}",
+                history.around(finding.at, STORY)
+            );
+        }
+        if !self.is_clean() {
+            keep_logs(walpost, seed);
+        }
+        let counts = history.counts();
+        let counts: Vec<_> = counts
+            .iter()
+            .map(|(what, n)| format!("{what} {n}"))
+            .collect();
+        println!("  faults: {}", counts.join(", "));
+        let end = match self.findings.len() {
+            0 => "clean".to_owned(),
+            count => format!("{count} VIOLATIONS"),
+        };
+        println!("{}; {end}", self.figures);
+    }
+}
+
+/// The run's own folder goes with it.
+fn keep_logs(walpost: &Walpost, seed: u64) {
+    let folder = services::root().join(format!("target/torture/seed-{seed}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("create a folder for logs");
+    for entry in fs::read_dir(&walpost.folder).expect("read the publisher's folder") {
+        let entry = entry.expect("read the publisher's folder");
+        fs::copy(entry.path(), folder.join(entry.file_name())).expect("keep a log");
+    }
+    println!("the publisher's logs are in {}", folder.display());
+}
