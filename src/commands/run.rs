@@ -131,8 +131,11 @@ impl Publisher {
             let failure = match self.connect(&stop).await {
                 Ok(None) => return Ok(()),
                 Ok(Some((connection, start))) => {
-                    info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
-                    said = None;
+                    // A stream that breaks each time at the same place is no change of state.
+                    if self.stuck.is_none() {
+                        info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
+                        said = None;
+                    }
                     self.set_role(Role::Publisher, None);
                     let epoch = start.epoch;
                     let stream = connection.into_stream();
@@ -147,7 +150,10 @@ impl Publisher {
                         }
                         Err(failure) => match self.relay.take_undecodable() {
                             Some(left) => self.undecodable(failure, left, epoch).await,
-                            None => self.explain(failure).await,
+                            None => {
+                                self.stuck = None;
+                                self.explain(failure).await
+                            }
                         },
                     }
                 }
