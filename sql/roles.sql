@@ -10,7 +10,7 @@ CREATE SCHEMA walpost AUTHORIZATION {role};   -- by a superuser or a member of {
 -- By the table's owner, who needs CREATE on the database to make the publication:
 -- GRANT CREATE ON DATABASE {database} TO table_owner;   -- by the database's owner; revoke it afterwards
 
--- Optional. Lets init count the rows that are there already and will not be published:
+-- Optional. For `init --include-existing` and `recover`, which read the table; lets init count the rows that it leaves out:
 -- GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};
 -- Optional. Lets status name other sessions' client and age, and see who is a synchronous standby:
 -- GRANT pg_read_all_stats TO {role};

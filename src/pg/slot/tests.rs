@@ -14,7 +14,7 @@ pub fn good() -> serde_json::Value {
         "table": {"oid": 16387, "kind": "r", "partition": false},
         "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true,
             "names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}},
-        "schema_version": 1,
+        "schema_version": crate::pg::schema::VERSION,
         "record": {"slot": "walpost", "state": "ready", "system_identifier": "7713717331013726184", "database": "app", "plugin": "pgoutput",
             "consistent_point": "0/FFFF00", "publication": {}, "life": 1, "epoch": 0, "confirmed_lsn": null}
     })
