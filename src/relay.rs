@@ -132,8 +132,7 @@ impl Relay {
             .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed, start.reserved);
         self.sender.suspend(false);
-        self.relations
-            .restart(start.table_oid, start.bytea_types.clone());
+        self.relations.restart(start.table_oid, start.types.clone());
         self.sender.restart(&mut self.ledger);
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);

@@ -16,7 +16,7 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, Mapping},
+    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Types},
     pg::{
         conninfo::ConnInfo,
         replication,
@@ -231,26 +231,24 @@ impl Publisher {
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
         unmoved(&facts, &self.names)?;
-        let epoch = match self.watch.ask_now(Question::TakeOver).await {
-            Answer::TakenOver(epoch) => epoch,
+        let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
+            Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
         let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
-        let bytea_types = self.in_time(bytea_types(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
         self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
-        let record = facts.record.as_ref();
-        let reserved = record.and_then(|record| record.reserved_lsn);
         let start = Start {
-            reserved: reserved.unwrap_or(Lsn::ZERO),
+            reserved,
             confirmed: confirmed
                 .context("the slot has no position")
                 .map_err(Failure::Passing)?,
             table_oid: self::table_oid(&facts)?,
-            bytea_types,
+            types,
             epoch,
             pid: connection.pid(),
             wal_sender_timeout,
@@ -412,7 +410,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver(_) | Answer::Released => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }
@@ -429,18 +427,20 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// bytea and the domains over it, domains over domains included.
-async fn bytea_types(connection: &mut Replication<Stream>) -> Result<Vec<u32>, Failure> {
+/// The users' types, and which of them are domains over bytea, domains over domains included.
+async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
     let sql = format!(
         "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
            SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT oid FROM bytea"
+         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
+         WHERE t.oid >= {FIRST_OF_USERS}"
     );
     let rows = connection.simple_query(&sql).await?;
-    let oids = rows
-        .iter()
-        .filter_map(|row| row.first()?.as_deref()?.parse().ok());
-    Ok(oids.collect())
+    let users = rows.iter().filter_map(|row| {
+        let oid = row.first()?.as_deref()?.parse().ok()?;
+        Some((oid, row.get(1)?.as_deref() == Some("t")))
+    });
+    Ok(Types::new(users))
 }
 
 /// Milliseconds; 0 is no timeout.

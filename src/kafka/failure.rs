@@ -1,6 +1,10 @@
 //! Which error code is whose fault. What isn't known is passing: waiting loses nothing.
 
-use rdkafka::types::RDKafkaErrorCode as Code;
+use anyhow::anyhow;
+use rdkafka::{
+    error::KafkaError,
+    types::{RDKafkaConfRes, RDKafkaErrorCode as Code},
+};
 
 /// What to do about a record that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,20 @@ pub fn code_name(code: Code) -> String {
     name
 }
 
+/// Why there is no producer. librdkafka's own text repeats the value of a property, which may be a
+/// secret under a misspelt name.
+pub fn no_producer(error: KafkaError) -> anyhow::Error {
+    match error {
+        KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, name, _) => {
+            anyhow!("{name}: librdkafka has no such property")
+        }
+        KafkaError::ClientConfig(_, _, name, _) => {
+            anyhow!("{name}: librdkafka doesn't take this value")
+        }
+        other => other.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +107,23 @@ mod tests {
             "MESSAGE_SIZE_TOO_LARGE"
         );
         assert_eq!(code_name(Code::PurgeQueue), "_PURGE_QUEUE");
+    }
+
+    #[test]
+    fn a_refused_property_is_named_without_its_value() {
+        let refused = |name: &str, value: &str| {
+            let made = rdkafka::ClientConfig::new()
+                .set(name, value)
+                .create_native_config();
+            no_producer(made.err().expect("refused")).to_string()
+        };
+        assert_eq!(
+            refused("sasl.passwrd", "hunter2"),
+            "sasl.passwrd: librdkafka has no such property"
+        );
+        assert_eq!(
+            refused("compression.type", "hunter2"),
+            "compression.type: librdkafka doesn't take this value"
+        );
     }
 }

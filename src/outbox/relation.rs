@@ -1,7 +1,10 @@
 //! Relation messages → where our columns are. Each row is read by the shape that its table had
 //! when the row was written.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use super::template::{Part, Template};
 use crate::{
@@ -84,8 +87,53 @@ impl Mapping {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     pub index: usize,
-    /// Its text is hexadecimal and stands for bytes.
-    pub bytea: bool,
+    pub form: Form,
+}
+
+/// What a column's text stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Text,
+    /// Bytes, in hexadecimal.
+    Bytea,
+    /// The type was dropped since the row was written, and nobody can tell any more.
+    Gone,
+}
+
+/// What the catalogue says of types. The stream names a domain, not what it is a domain over.
+#[derive(Clone, Debug)]
+pub struct Types {
+    /// bytea and the domains over it.
+    bytea: HashSet<u32>,
+    /// The users' types that exist.
+    exist: HashSet<u32>,
+}
+
+impl Types {
+    /// From the users' types that exist, and whether each is a domain over bytea.
+    pub fn new(users: impl Iterator<Item = (u32, bool)>) -> Self {
+        let mut types = Types {
+            bytea: HashSet::from([BYTEA]),
+            exist: HashSet::new(),
+        };
+        for (oid, bytea) in users {
+            types.exist.insert(oid);
+            if bytea {
+                types.bytea.insert(oid);
+            }
+        }
+        types
+    }
+
+    fn form(&self, oid: u32) -> Form {
+        if self.bytea.contains(&oid) {
+            Form::Bytea
+        } else if oid < FIRST_OF_USERS || self.exist.contains(&oid) {
+            Form::Text
+        } else {
+            Form::Gone
+        }
+    }
 }
 
 /// A piece of the topic's name, with its column found.
@@ -110,15 +158,17 @@ pub struct Shape {
 /// pg_type's fixed OID of bytea.
 pub const BYTEA: u32 = 17;
 
+/// The server gives smaller OIDs only to its own types (`FirstNormalObjectId`).
+pub const FIRST_OF_USERS: u32 = 16_384;
+
 impl Shape {
-    /// `bytea`: the types whose text stands for bytes.
-    fn new(relation: &Relation, mapping: &Mapping, bytea: &[u32]) -> Self {
+    fn new(relation: &Relation, mapping: &Mapping, types: &Types) -> Self {
         let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
             let (index, column) = columns().find(|(_, column)| column.name == name)?;
             Some(Field {
                 index,
-                bytea: bytea.contains(&column.type_oid),
+                form: types.form(column.type_oid),
             })
         };
         let role = |name: &str| Role::ALL.into_iter().find(|role| role.column() == name);
@@ -169,8 +219,9 @@ pub struct Relations {
     /// The table's OID today. It is ours under any name it had then, and the table that had the
     /// configured name then is ours too: it may have been dropped and created again since.
     oid: u32,
-    /// bytea and the domains over it: the stream names a domain, not what it stands for.
-    bytea: Vec<u32>,
+    types: Types,
+    /// Types that the catalogue didn't have when it was read, and was read again for.
+    looked_for: HashSet<u32>,
     known: HashMap<u32, Table>,
 }
 
@@ -179,32 +230,86 @@ impl Relations {
         Relations {
             mapping,
             oid,
-            bytea: vec![BYTEA],
+            types: Types::new(std::iter::empty()),
+            looked_for: HashSet::new(),
             known: HashMap::new(),
         }
     }
 
     /// A new stream describes every table again.
-    pub fn restart(&mut self, oid: u32, bytea: Vec<u32>) {
+    pub fn restart(&mut self, oid: u32, types: Types) {
         self.oid = oid;
-        self.bytea = bytea;
+        self.types = types;
         self.known.clear();
     }
 
-    /// Notes a table's shape; it holds for the rows that follow.
-    pub fn learn(&mut self, relation: &Relation) {
+    /// Notes a table's shape; it holds for the rows that follow. `false`: its key or payload has a
+    /// type that the catalogue did not have when it was read, so read it again; once for each type.
+    #[must_use]
+    pub fn learn(&mut self, relation: &Relation) -> bool {
         let named = relation.namespace == self.mapping.table.schema
             && relation.name == self.mapping.table.name;
+        let mut settled = true;
         let table = if relation.id == self.oid || named {
-            Table::Ours(Arc::new(Shape::new(relation, &self.mapping, &self.bytea)))
+            let shape = Shape::new(relation, &self.mapping, &self.types);
+            for field in [shape.key, shape.payload].into_iter().flatten() {
+                if field.form == Form::Gone {
+                    let oid = relation.columns[field.index].type_oid;
+                    settled &= !self.looked_for.insert(oid);
+                }
+            }
+            Table::Ours(Arc::new(shape))
         } else {
             Table::Other
         };
         self.known.insert(relation.id, table);
+        settled
     }
 
     /// `None`: a row of a table that was never described.
     pub fn table(&self, relation: u32) -> Option<&Table> {
         self.known.get(&relation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::pgoutput::Column;
+
+    #[test]
+    fn the_catalogue_is_read_again_once_for_each_type_it_lacked() {
+        let mapping = Mapping {
+            table: TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            topic: Template::parse("t").unwrap(),
+            key: None,
+        };
+        let relation = |id, payload| Relation {
+            id,
+            namespace: "public".into(),
+            name: if id == 1 { "outbox" } else { "other" }.into(),
+            columns: vec![Column {
+                name: "payload".into(),
+                type_oid: payload,
+            }],
+        };
+        let mut relations = Relations::new(mapping, 1);
+        relations.restart(1, Types::new([(20_000, true), (20_001, false)].into_iter()));
+        for known in [BYTEA, 25, 20_000, 20_001] {
+            assert!(relations.learn(&relation(1, known)));
+        }
+        assert!(relations.learn(&relation(2, 30_000)), "not our table");
+        assert!(!relations.learn(&relation(1, 30_000)));
+        assert!(relations.learn(&relation(1, 30_000)), "it is gone");
+        relations.restart(1, Types::new([(30_000, true)].into_iter()));
+        assert!(relations.learn(&relation(1, 30_000)));
+        let Some(Table::Ours(shape)) = relations.table(1) else {
+            panic!()
+        };
+        assert_eq!(shape.payload.map(|field| field.form), Some(Form::Bytea));
+        assert!(!relations.learn(&relation(1, 30_001)), "another one");
     }
 }

@@ -143,7 +143,9 @@ fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Resul
     match &record.publication {
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
-            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics,              insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
+            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
+             written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics, \
+             insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
             names.publication,
             record
                 .confirmed_lsn
@@ -166,7 +168,8 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     match (stands, reserved) {
         (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
             Exit::Slot,
-            "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost.              Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {anew}",
+            "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost. \
+             Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {anew}",
             slot = names.slot,
             anew = start_anew(&names.slot),
         )),

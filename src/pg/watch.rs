@@ -26,6 +26,10 @@ use crate::{
     state::State,
 };
 
+/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
+/// stands beyond the record was moved or made by somebody else.
+pub const RESERVE: u64 = 64 << 20;
+
 /// A statement that takes longer is given up and the connection with it.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -64,8 +68,11 @@ pub struct Progress {
 pub enum Answer {
     /// Slot and publication are as they must be.
     Fine(Box<SlotFacts>),
-    /// The new epoch.
-    TakenOver(i64),
+    /// The new epoch, and how far positions are recorded as ours.
+    TakenOver {
+        epoch: i64,
+        reserved: Lsn,
+    },
     Released,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
@@ -240,7 +247,7 @@ impl Task {
         let answer = match question {
             Question::TakeOver => take_over(client, &self.names.slot)
                 .await
-                .map(Answer::TakenOver),
+                .map(|(epoch, reserved)| Answer::TakenOver { epoch, reserved }),
             Question::Release { epoch, confirmed } => {
                 let slot = &self.names.slot;
                 release(client, slot, epoch, confirmed)
@@ -304,19 +311,25 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
-async fn take_over(client: &Client, slot: &str) -> Result<i64, tokio_postgres::Error> {
+/// Reserves at once: confirming the first rows then writes nothing.
+async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
     let rows = client
         .query_typed(
             &format!(
                 "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name')
-                 FROM local WHERE slot = $1 RETURNING epoch"
+                   holder = pg_catalog.current_setting('application_name'),
+                   reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
+                 FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
             ),
             &[(&slot, Type::TEXT)],
         )
         .await?;
-    // The check before this one saw the row.
-    Ok(rows.first().map_or(0, |row| row.get(0)))
+    // The check before this one saw the row; without one nothing can be confirmed.
+    let Some(row) = rows.first() else {
+        return Ok((0, Lsn::ZERO));
+    };
+    let reserved: String = row.try_get(1)?;
+    Ok((row.try_get(0)?, reserved.parse().unwrap_or(Lsn::ZERO)))
 }
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.

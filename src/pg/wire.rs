@@ -20,7 +20,12 @@ use postgres_protocol::{
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::poll_read_buf;
 
-use super::{bytes::Reader, message::StatusUpdate, server_error::ServerError};
+use super::{
+    bytes::Reader,
+    message::StatusUpdate,
+    quote::{ident, literal},
+    server_error::ServerError,
+};
 use crate::{error::Failure, lsn::PgTime};
 
 /// How a connection introduces itself.
@@ -146,9 +151,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Replication<S> {
         // 0/0: the slot knows its position better than any client. `messages` is always asked for,
         // so that the ordinal of a row does not depend on configuration.
         let sql = format!(
-            "START_REPLICATION SLOT {} LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')",
-            quote_identifier(slot),
-            quote_literal(&quote_identifier(publication)),
+            // A slot's name is lower case, digits and underscores; quoted, it is no key word either.
+            "START_REPLICATION SLOT \"{}\" LOGICAL 0/0 (proto_version '1', publication_names {}, messages 'true')",
+            slot,
+            literal(&ident(publication)),
         );
         frontend::query(&sql, &mut self.io.outgoing).map_err(passing)?;
         let mut failure = None;
@@ -262,16 +268,6 @@ fn text_row(body: &[u8]) -> anyhow::Result<TextRow> {
     }
     r.finish()?;
     Ok(row)
-}
-
-/// Doubles what would end the identifier.
-pub fn quote_identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// Doubles what would end the literal; `standard_conforming_strings` does not matter for names.
-pub fn quote_literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// The open stream.

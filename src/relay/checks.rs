@@ -16,7 +16,7 @@ use crate::{
     pg::{
         message::StatusUpdate,
         slot::SlotFacts,
-        watch::{Answer, Note, Progress, Question, Watch},
+        watch::{Answer, Note, Progress, Question, RESERVE, Watch},
     },
     stop,
 };
@@ -33,10 +33,6 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 /// The slot is looked at this soon when rows come and nothing is to be confirmed: if we were taken
 /// for a synchronous standby, the application's commits would be waiting for us.
 const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
-
-/// How far ahead of what was received positions are recorded as ours, in bytes of WAL. A slot that
-/// stands beyond the record was moved or made by somebody else.
-const RESERVE: u64 = 64 << 20;
 
 /// A loop that did not turn for so long was paused with its process, or the machine was.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -66,7 +62,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver(_) | Answer::Released => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();

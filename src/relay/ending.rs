@@ -157,7 +157,7 @@ impl Relay {
             .unwrap_or_default();
         stop!(
             Exit::Policy,
-            "{poison}. Nothing behind it was sent, and slot {} stands before it. Mend the cause and start `walpost run` again",
+            "{poison}. Slot {} stands before it: mend the cause and start `walpost run` again, which goes on from there",
             self.config.postgres.slot,
         )
         .into()

@@ -10,6 +10,7 @@ use crate::{
     config::{Config, kafka::read_property_files},
     kafka::{
         context::{Deliveries, Source},
+        failure::no_producer,
         producer::Producer,
         settings::{self, SMALLEST_BATCH},
     },
@@ -160,7 +161,7 @@ impl Recipe {
             }
             Source::Probe => settings::probe_producer(brokers, &properties, &client_id),
         };
-        Ok(Producer::new(&settings, source, &self.deliveries)?)
+        Producer::new(&settings, source, &self.deliveries).map_err(no_producer)
     }
 
     fn configured_batch_size(&self) -> u32 {

@@ -159,7 +159,13 @@ impl Relay {
             } => self.ledger.begin(commit_lsn, committed_at),
             Change::Commit { end_lsn, .. } => self.ledger.commit(end_lsn),
             Change::Relation(relation) => {
-                self.relations.learn(&relation);
+                if !self.relations.learn(&relation) {
+                    return Err(Failure::Passing(anyhow!(
+                        "table {}.{} has a column of a type that was not there at the stream's start; reading the catalogue again",
+                        relation.namespace,
+                        relation.name
+                    )));
+                }
                 Ok(())
             }
             Change::Message {

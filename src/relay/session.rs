@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::Ending;
-use crate::{ledger::ConfirmedLsn, lsn::Lsn, pg::wire::Stream};
+use crate::{ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream};
 
 /// What a stream runs over.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin {}
@@ -18,8 +18,7 @@ pub struct Start {
     /// Where the slot stands.
     pub confirmed: Lsn,
     pub table_oid: u32,
-    /// bytea and the domains over it.
-    pub bytea_types: Vec<u32>,
+    pub types: Types,
     pub epoch: i64,
     /// How far positions are recorded as ours.
     pub reserved: Lsn,

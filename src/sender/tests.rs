@@ -299,7 +299,7 @@ fn shape() -> Arc<Shape> {
     };
     let (namespace, name) = ("s".into(), "t".into());
     let columns = Role::ALL.into_iter().map(column).collect();
-    relations.learn(&Relation {
+    let _ = relations.learn(&Relation {
         id: 1,
         namespace,
         name,

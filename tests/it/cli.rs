@@ -239,28 +239,6 @@ fn refused_logins_and_unknown_databases_end_it_and_no_secret_is_printed() {
 }
 
 #[test]
-fn a_role_without_replication_right_is_told_what_to_grant() {
-    let scene = Scene::new();
-    scene.ready(1);
-    let (host, port) = scene.server.address();
-    let role = format!("{}_weak", scene.tag);
-    scene.sql.run(&format!(
-        "CREATE ROLE {role} LOGIN PASSWORD 'weak-secret'; GRANT USAGE ON SCHEMA walpost TO {role};
-         GRANT SELECT, UPDATE ON ALL TABLES IN SCHEMA walpost TO {role}"
-    ));
-    let mut walpost = scene.walpost();
-    walpost.set(
-        "postgres.url",
-        url(&role, "weak-secret", &host, port, &scene.tag),
-    );
-    let output = walpost.run_to_end();
-    scene
-        .sql
-        .run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
-    output.expect(1, &["replication", &role]);
-}
-
-#[test]
 fn an_unreachable_server_ends_commands_and_keeps_run_waiting() {
     let mut walpost = Walpost::new();
     let port = free_port();

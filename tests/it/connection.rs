@@ -82,7 +82,7 @@ fn issue(name: &str, issuer: Option<&Issued>) -> Issued {
 /// A cluster that takes the publisher by TLS alone, with a certificate for this name.
 fn cluster(name: &str, authority: &Issued) -> Cluster {
     let server = issue(name, Some(authority));
-    Cluster::prepared("ssl = on", |data| {
+    Cluster::prepared("ssl = on\nssl_ca_file = 'ca.crt'", |data| {
         let write = |file: &str, bytes: Vec<u8>| {
             let path = data.join(file);
             fs::write(&path, bytes).expect("write a file of the server's");
@@ -91,6 +91,7 @@ fn cluster(name: &str, authority: &Issued) -> Cluster {
                 chown(&path, Some(uid), Some(gid)).expect("chown");
             }
         };
+        write("ca.crt", authority.certificate.to_pem().expect("PEM"));
         write("server.crt", server.certificate.to_pem().expect("PEM"));
         write(
             "server.key",
@@ -166,6 +167,112 @@ fn every_ssl_mode_accepts_and_refuses_what_libpq_does() {
             run.stop(0);
         }
         assert!(sent > 0);
+    }
+}
+
+#[test]
+fn every_way_to_log_in_works_for_sql_and_for_replication() {
+    let authority = issue("walpost tests", None);
+    let cluster = cluster("localhost", &authority);
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let (user, password) = (
+        scene.server.publisher_name(),
+        scene.server.publisher_password(),
+    );
+    let (_, port) = scene.server.address();
+    let folder = new_folder("client");
+    let client = issue(user, Some(&authority));
+    let write = |name: &str, bytes: Vec<u8>| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).expect("write a client's file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+        path.display().to_string()
+    };
+    let certificate = write("client.crt", client.certificate.to_pem().expect("PEM"));
+    let key = write(
+        "client.key",
+        client.key.private_key_to_pem_pkcs8().expect("PEM"),
+    );
+    let by_certificate = format!("sslmode=require&sslcert={certificate}&sslkey={key}");
+    scene.create_topic("order", 1, &[]);
+    let mut walpost = scene.walpost();
+    walpost.set(
+        "postgres.url",
+        format!(
+            "{}?sslmode=require",
+            scene.server.url_at("localhost", port, &scene.tag)
+        ),
+    );
+    walpost.init();
+    // (the server's method, how the password is stored, whether the client has it, what the URL asks, whether that works)
+    let cases = [
+        (
+            "scram-sha-256",
+            "scram-sha-256",
+            true,
+            "sslmode=require&channel_binding=require",
+            true,
+        ),
+        (
+            "scram-sha-256",
+            "scram-sha-256",
+            true,
+            "sslmode=require&channel_binding=disable",
+            true,
+        ),
+        (
+            "scram-sha-256",
+            "scram-sha-256",
+            true,
+            "sslmode=require&options=-c%20geqo%3Doff%20-c%20datestyle%3DSQL",
+            true,
+        ),
+        (
+            "scram-sha-256",
+            "scram-sha-256",
+            true,
+            "sslmode=disable&channel_binding=require",
+            false,
+        ),
+        ("password", "scram-sha-256", true, "sslmode=require", true),
+        (
+            "password",
+            "scram-sha-256",
+            true,
+            "sslmode=require&channel_binding=require",
+            false,
+        ),
+        ("md5", "md5", true, "sslmode=require", true),
+        ("md5", "md5", true, "sslmode=disable", true),
+        ("cert", "md5", false, by_certificate.as_str(), true),
+        ("cert", "md5", true, "sslmode=require", false),
+        ("trust", "md5", false, "sslmode=prefer", true),
+    ];
+    let mut sent = 0;
+    for (method, stored, has_password, ask, works) in cases {
+        let kind = if method == "cert" { "hostssl" } else { "host" };
+        cluster.access(&format!(
+            "host all postgres 127.0.0.1/32 trust\n{kind} all all 127.0.0.1/32 {method}\n"
+        ));
+        cluster.server.admin().run(&format!(
+            "SET password_encryption = '{stored}'; ALTER ROLE {user} PASSWORD '{password}'"
+        ));
+        let plain = match has_password {
+            true => scene.server.url_at("localhost", port, &scene.tag),
+            false => format!("postgres://{user}@localhost:{port}/{}", scene.tag),
+        };
+        walpost.set("postgres.url", format!("{plain}?{ask}"));
+        if !works {
+            walpost
+                .run_to_end()
+                .expect(1, &["channel binding|channel_binding|certificate"]);
+            continue;
+        }
+        let mut run = scene.started(&walpost);
+        sent += 1;
+        scene.insert("a", 1);
+        scene.judge_once(sent);
+        run.stop(0);
     }
 }
 

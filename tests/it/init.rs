@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use crate::harness::{Scene, kafka::Kafka, postgres::Cluster, sql::Sql, until};
 
 #[test]
-fn init_makes_table_publication_schema_and_slot() {
+fn init_makes_table_publication_schema_and_slot_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.walpost();
     walpost.init();
@@ -127,7 +127,7 @@ fn without_the_table_init_says_so_and_makes_nothing() {
 }
 
 #[test]
-fn init_behind_an_old_transaction_ends_in_time_names_it_and_leaves_no_slot() {
+fn init_behind_an_old_transaction_ends_in_time_names_it_and_leaves_no_slot_on_every_version() {
     // On a cluster of its own: the old transaction holds up every slot creation of the server.
     let cluster = Cluster::start("");
     let scene = Scene::on(cluster.server.clone(), Kafka::shared());

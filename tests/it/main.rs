@@ -1,9 +1,12 @@
 //! The promises, kept on a real PostgreSQL and a real Kafka by the real binary.
 //!
-//! The servers are those of `scripts/services up`; `harness` tells how they are found.
+//! The servers are those of `scripts/services up`; `harness` tells how they are found. A test whose
+//! name ends in `_on_every_version` looks at what differs between PostgreSQL's major versions, and
+//! runs on all of them.
 
 mod harness;
 
+mod brokers;
 mod cli;
 mod connection;
 mod credentials;
@@ -18,6 +21,9 @@ mod restart;
 mod slot;
 mod standby;
 mod status;
+mod stream;
+mod surroundings;
 mod topics;
 mod torture;
+mod types;
 mod values;

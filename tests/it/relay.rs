@@ -84,7 +84,7 @@ fn three_hundred_writers_first_arrive_in_commit_order_of_each_key() {
 }
 
 #[test]
-fn positions_are_the_servers_own_and_rows_keep_their_statement_order() {
+fn positions_are_the_servers_own_and_rows_keep_their_statement_order_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     scene.observe();

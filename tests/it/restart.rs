@@ -55,7 +55,7 @@ fn stopped_cleanly_five_times_under_load_nothing_repeats() {
 }
 
 #[test]
-fn an_idle_publisher_stopped_and_started_five_times_repeats_nothing() {
+fn an_idle_publisher_stopped_and_started_five_times_repeats_nothing_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     for count in 1..=5 {

@@ -28,7 +28,7 @@ fn missing_slot() {
 }
 
 #[test]
-fn slot_dropped_under_a_running_publisher() {
+fn slot_dropped_under_a_running_publisher_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
@@ -46,7 +46,7 @@ fn slot_dropped_under_a_running_publisher() {
 }
 
 #[test]
-fn missing_publication() {
+fn missing_publication_on_every_version() {
     let scene = Scene::new();
     let mut walpost = scene.ready(1);
     scene.insert("a", 1);
@@ -88,7 +88,7 @@ fn publication_that_does_not_cover_the_table_or_its_inserts() {
 }
 
 #[test]
-fn publication_dropped_under_a_running_publisher() {
+fn publication_dropped_under_a_running_publisher_on_every_version() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);

@@ -68,13 +68,8 @@ fn rows_of_a_forbidden_topic_wait_named_until_it_is_allowed() {
     scene.create_topic("secret", 1, &[]);
     scene.kafka.allow("alice", &scene.topic("order"));
     let mut walpost = scene.walpost();
-    walpost
-        .set("kafka.brokers", services::setting("KAFKA_SASL_BROKERS"))
-        .set("kafka.properties.security.protocol", "SASL_PLAINTEXT")
-        .set("kafka.properties.sasl.mechanism", "PLAIN")
-        .set("kafka.properties.sasl.username", "alice")
-        .set("kafka.properties.sasl.password", "alice-secret")
-        .set("http.not_ready_after", "2s");
+    as_alice(&mut walpost);
+    walpost.set("http.not_ready_after", "2s");
     walpost.init();
     let mut run = scene.started(&walpost);
     let secret = scene.topic("secret");
@@ -90,6 +85,72 @@ fn rows_of_a_forbidden_topic_wait_named_until_it_is_allowed() {
     scene.judge_once(35);
     run.assert_alive();
     assert!(!run.says("alice-secret"), "the password is in the log");
+}
+
+#[test]
+fn rows_of_a_topic_deleted_under_it_wait_until_it_is_there_again() {
+    let scene = Scene::new();
+    let walpost = scene.ready(2);
+    scene.create_topic("gone", 2, &[]);
+    let mut run = scene.started(&walpost);
+    let gone = |count: u64| {
+        for _ in 0..count {
+            scene.insert_row(&[("aggregate_type", "'gone'"), ("aggregate_id", "'g'")]);
+        }
+    };
+    gone(3);
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    // What the deleted topic held is nobody's any more.
+    scene
+        .sql
+        .run("DELETE FROM public.outbox WHERE aggregate_type = 'gone'");
+    let topic = scene.topic("gone");
+    scene.kafka.delete(std::slice::from_ref(&topic));
+    until("the topic is gone", 20, || {
+        (!scene.kafka.exists(&topic)).then_some(())
+    });
+    gone(20);
+    scene.insert("a", 50);
+    scene.wait_records(53);
+    until("the rows wait, named", 30, || {
+        let waiting = walpost.api_status()["waiting_topics"].clone();
+        (waiting[0]["topic"] == topic.as_str() && waiting[0]["rows"] == 20).then_some(())
+    });
+    scene.kafka.create(&topic, 2, &[]);
+    scene.judge(73);
+    run.assert_alive();
+}
+
+#[test]
+fn rows_of_a_topic_forbidden_under_it_wait_until_it_is_allowed_again() {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(1);
+    scene.create_topic("secret", 1, &[]);
+    let secret = scene.topic("secret");
+    scene.kafka.allow("alice", &scene.topic("order"));
+    scene.kafka.allow("alice", &secret);
+    as_alice(&mut walpost);
+    let mut run = scene.started(&walpost);
+    let hide = |count: u64| {
+        for _ in 0..count {
+            scene.insert_row(&[("aggregate_type", "'secret'"), ("aggregate_id", "'s'")]);
+        }
+    };
+    hide(3);
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    scene.kafka.forbid("alice", &secret);
+    hide(20);
+    scene.insert("a", 50);
+    scene.wait_records(53);
+    until("the rows wait, named", 30, || {
+        let waiting = walpost.api_status()["waiting_topics"].clone();
+        (waiting[0]["topic"] == secret.as_str() && waiting[0]["rows"] == 20).then_some(())
+    });
+    scene.kafka.allow("alice", &secret);
+    scene.judge(76);
+    run.assert_alive();
 }
 
 #[test]
@@ -159,6 +220,16 @@ fn two_hundred_topics_at_once() {
     );
     scene.judge_once(4_000);
     run.assert_alive();
+}
+
+/// By the listener where rights count.
+fn as_alice(walpost: &mut Walpost) {
+    walpost
+        .set("kafka.brokers", services::setting("KAFKA_SASL_BROKERS"))
+        .set("kafka.properties.security.protocol", "SASL_PLAINTEXT")
+        .set("kafka.properties.sasl.mechanism", "PLAIN")
+        .set("kafka.properties.sasl.username", "alice")
+        .set("kafka.properties.sasl.password", "alice-secret");
 }
 
 /// `/ready` and `status --json` name the topic with its rows; the reason they give.

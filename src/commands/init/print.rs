@@ -16,26 +16,30 @@ pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool) -> String 
         .replace("{database}", &ident(&conninfo.database))
         .replace("{schema}", &ident(&names.table.schema))
         .replace("{table}", &table(&names.table));
-    let mut parts = vec![roles.trim_end().to_owned()];
+    let mut steps = Vec::new();
     if create_table {
-        parts.push(format!(
-            "-- 1. The outbox table.\n{}",
-            outbox_sql(&names.table, None).trim_end()
-        ));
+        let sql = outbox_sql(&names.table, None);
+        steps.push(format!("The outbox table.\n{}", sql.trim_end()));
     }
-    parts.push(format!(
-        "-- 2. The publication, in a transaction of its own, by the table's owner.\n{};",
+    steps.push(format!(
+        "The publication, in a transaction of its own, by the table's owner.\n{};",
         create_publication(&names.publication, &names.table)
     ));
-    parts.push(format!(
-        "-- 3. The bookkeeping, by the role that runs walpost.\n{}",
+    // Whoever makes the tables owns them, and the publisher writes to them.
+    steps.push(format!(
+        "The bookkeeping, by the role that runs walpost.\nSET ROLE {};\n{}\nRESET ROLE;",
+        ident(&conninfo.user),
         schema_sql(0, true).join("\n\n")
     ));
-    parts.push(format!(
-        "-- 4. The slot, by the role that runs walpost; waits for transactions that are open.\n\
+    steps.push(format!(
+        "The slot, by the role that runs walpost; waits for transactions that are open.\n\
          SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput');",
         literal(&names.slot)
     ));
-    parts.push("-- 5. In a shell, to record what was made: walpost init".into());
+    steps.push("In a shell, to record what was made: walpost init".into());
+    let mut parts = vec![roles.trim_end().to_owned()];
+    for (number, step) in (1..).zip(steps) {
+        parts.push(format!("-- {number}. {step}"));
+    }
     parts.join("\n\n")
 }

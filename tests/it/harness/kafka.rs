@@ -110,6 +110,37 @@ impl Kafka {
         metadata.topics().iter().any(|t| t.name() == topic)
     }
 
+    /// How many brokers the cluster has.
+    pub fn count_brokers(&self) -> usize {
+        let metadata = self.admin.inner().fetch_metadata(None, LIMIT);
+        metadata.map_or(0, |metadata| metadata.brokers().len())
+    }
+
+    /// Makes a topic with its first partition on broker 1 and its second on broker 2; or, `copied`, with one that is led
+    /// by broker 2 and copied to broker 1.
+    pub fn create_on_two(&self, topic: &str, copied: bool) {
+        let replicas: &[&[i32]] = if copied { &[&[2, 1]] } else { &[&[1], &[2]] };
+        let new = NewTopic {
+            name: topic,
+            num_partitions: replicas.len() as i32,
+            replication: TopicReplication::Variable(replicas),
+            config: Vec::new(),
+        };
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        for result in block_on(self.admin.create_topics([&new], &options)).expect("create topics") {
+            result.unwrap_or_else(|(topic, error)| panic!("create topic {topic}: {error}"));
+        }
+        until(format_args!("topic {topic} has its leaders"), 20, || {
+            let leaders: Vec<_> = self
+                .partitions(topic)?
+                .iter()
+                .map(|(_, leader)| *leader)
+                .collect();
+            let wanted: Vec<_> = replicas.iter().map(|nodes| nodes[0]).collect();
+            (leaders == wanted).then_some(())
+        });
+    }
+
     pub fn answers(&self) -> bool {
         self.admin
             .inner()
@@ -126,8 +157,18 @@ impl Kafka {
         let _ = block_on(self.admin.delete_topics(&names, &options));
     }
 
-    /// Lets a user write to the topic, with Kafka's own tool: the client library has no call for it.
+    /// Lets a user write to the topic.
     pub fn allow(&self, user: &str, topic: &str) {
+        self.change_rights(&["--add"], user, topic);
+    }
+
+    /// Takes back what `allow` gave.
+    pub fn forbid(&self, user: &str, topic: &str) {
+        self.change_rights(&["--remove", "--force"], user, topic);
+    }
+
+    /// With Kafka's own tool: the client library has no call for it.
+    fn change_rights(&self, how: &[&str], user: &str, topic: &str) {
         let libraries = Path::new(services::setting("WALPOST_TEST_KAFKA_LIBS")).join("*");
         let output = Command::new("java")
             .args(["-XX:TieredStopAtLevel=1", "-cp"])
@@ -136,9 +177,9 @@ impl Kafka {
                 "org.apache.kafka.tools.AclCommand",
                 "--bootstrap-server",
                 &self.brokers,
-                "--add",
                 "--producer",
             ])
+            .args(how)
             .args([
                 "--allow-principal",
                 &format!("User:{user}"),
@@ -183,13 +224,16 @@ impl Kafka {
     }
 
     pub fn tail(&self, topic: &str) -> Tail {
-        Tail::new(
-            &self.brokers,
-            topic,
-            &until(format_args!("metadata of topic {topic}"), 20, || {
-                self.partitions(topic)
-            }),
-        )
+        let partitions = until(format_args!("metadata of topic {topic}"), 20, || {
+            self.partitions(topic)
+        });
+        let partitions: Vec<_> = partitions.iter().map(|(number, _)| *number).collect();
+        self.tail_of(topic, &partitions)
+    }
+
+    /// Of these partitions only.
+    pub fn tail_of(&self, topic: &str, partitions: &[i32]) -> Tail {
+        Tail::new(&self.brokers, topic, partitions)
     }
 
     /// Every record of the topic up to its present end, by partition and offset.

@@ -20,16 +20,27 @@ use super::{
     services, until,
 };
 
-/// A one-node broker in a folder of its own.
+/// A broker in a folder of its own.
 pub struct KafkaServer {
     pub kafka: Arc<Kafka>,
     folder: PathBuf,
+    controller: u16,
     process: Process,
 }
 
 impl KafkaServer {
     pub fn start() -> KafkaServer {
         KafkaServer::with_listeners(&[])
+    }
+
+    /// A second broker of this one's cluster, which can be stopped without the cluster.
+    pub fn second(&self) -> KafkaServer {
+        let member = "process.roles=broker\nnode.id=2\n";
+        let second = KafkaServer::configured(self.controller, &[], member);
+        until("the cluster has two brokers", 60, || {
+            (self.kafka.count_brokers() == 2).then_some(())
+        });
+        second
     }
 
     /// One that is also reached through a proxy.
@@ -41,7 +52,12 @@ impl KafkaServer {
 
     /// `listeners`: (port to listen on, port to advertise), beside the plain one.
     fn with_listeners(listeners: &[(u16, u16)]) -> KafkaServer {
-        let (folder, port, controller) = (new_folder("kafka"), free_port(), free_port());
+        KafkaServer::configured(free_port(), listeners, "")
+    }
+
+    /// `member`: settings of one that is not its own controller.
+    fn configured(controller: u16, listeners: &[(u16, u16)], member: &str) -> KafkaServer {
+        let (folder, port) = (new_folder("kafka"), free_port());
         let template = services::root().join("scripts/kafka/server.properties");
         let template = fs::read_to_string(&template)
             .unwrap_or_else(|error| panic!("read {template:?}: {error}"));
@@ -50,10 +66,11 @@ impl KafkaServer {
             .replace("@PORT@", &port.to_string())
             .replace("@CONTROLLER_PORT@", &controller.to_string())
             .replace("@DATA@", &data.display().to_string());
-        let (mut listen, mut advertise) = (
-            format!("PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}"),
-            format!("PLAINTEXT://127.0.0.1:{port}"),
-        );
+        let mut advertise = format!("PLAINTEXT://127.0.0.1:{port}");
+        let mut listen = advertise.clone();
+        if member.is_empty() {
+            write!(listen, ",CONTROLLER://127.0.0.1:{controller}").expect("format");
+        }
         let mut protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned();
         for (n, (behind, front)) in listeners.iter().enumerate() {
             write!(listen, ",PROXIED{n}://127.0.0.1:{behind}").expect("format");
@@ -62,7 +79,7 @@ impl KafkaServer {
         }
         // A later line wins. A killed broker may come back only when its last session has ended.
         write!(settings, "\nlisteners={listen}\nadvertised.listeners={advertise}\nlistener.security.protocol.map={protocols}\ninter.broker.listener.name=PLAINTEXT\n\
-             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n")
+             broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n{member}")
             .expect("format");
         fs::write(folder.join("server.properties"), settings).expect("write server.properties");
         let format = java(&folder)
@@ -85,6 +102,7 @@ impl KafkaServer {
         let server = KafkaServer {
             kafka: Arc::new(Kafka::at(&format!("127.0.0.1:{port}"))),
             folder,
+            controller,
             process,
         };
         server.wait();

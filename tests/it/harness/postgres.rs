@@ -222,6 +222,12 @@ impl Cluster {
         cluster
     }
 
+    /// Who may log in how from now on, as in pg_hba.conf.
+    pub fn access(&self, lines: &str) {
+        fs::write(self.data.join("pg_hba.conf"), lines).expect("write pg_hba.conf");
+        self.server.admin().run("SELECT pg_reload_conf()");
+    }
+
     /// Sets it for the whole server.
     pub fn set(&self, name: &str, value: &str) {
         let admin = self.server.admin();

@@ -81,7 +81,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    pub(super) fn new(brokers: &str, topic: &str, partitions: &[(i32, i32)]) -> Tail {
+    pub(super) fn new(brokers: &str, topic: &str, partitions: &[i32]) -> Tail {
         let consumer: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", brokers)
             .set("group.id", "walpost-tests")
@@ -94,12 +94,12 @@ impl Tail {
             .create()
             .expect("a consumer");
         let mut all = TopicPartitionList::new();
-        for (partition, _) in partitions {
+        for partition in partitions {
             all.add_partition_offset(topic, *partition, Offset::Offset(0))
                 .expect("a partition");
         }
         consumer.assign(&all).expect("assign partitions");
-        let partitions = partitions.iter().map(|(partition, _)| *partition).collect();
+        let partitions = partitions.iter().copied().collect();
         Tail {
             consumer,
             topic: topic.to_owned(),
@@ -156,6 +156,28 @@ impl Tail {
                 self.topic
             );
             self.poll(Duration::from_millis(200));
+        }
+    }
+
+    /// Up to where the partitions end at the time of the call, also when called again.
+    #[track_caller]
+    pub fn catch_up(&mut self) {
+        let limit = Duration::from_secs(20);
+        for partition in self.partitions.clone() {
+            let (_, end) = self
+                .consumer
+                .fetch_watermarks(&self.topic, partition, limit)
+                .expect("the partition's end");
+            let deadline = Instant::now() + limit;
+            let is_there = |r: &Record| r.partition == partition && r.offset + 1 >= end;
+            while end > 0 && !self.records.iter().rev().any(is_there) {
+                assert!(
+                    Instant::now() < deadline,
+                    "topic {} could not be read to its end",
+                    self.topic
+                );
+                self.poll(Duration::from_millis(50));
+            }
         }
     }
 

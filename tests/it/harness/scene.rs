@@ -88,6 +88,16 @@ impl Scene {
         self.kafka.create(&self.topic(kind), partitions, settings);
     }
 
+    /// Topic `order` on two brokers; see `Kafka::create_on_two`.
+    pub fn create_topic_on_two(&self, copied: bool) {
+        let topic = self.topic("order");
+        self.kafka.create_on_two(&topic, copied);
+        self.topics
+            .lock()
+            .expect("no panic under this lock")
+            .push(topic);
+    }
+
     /// A topic of one partition for each of the aggregate types.
     pub fn create_topics(&self, kinds: impl Iterator<Item = String>) {
         let names: Vec<String> = kinds.map(|kind| self.topic(&kind)).collect();
