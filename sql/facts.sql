@@ -42,10 +42,12 @@ SELECT pg_catalog.json_build_object(
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
       LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
     WHERE s.active_pid IS NOT NULL),
-  'table', (SELECT pg_catalog.json_build_object('oid', oid::bigint, 'kind', relkind, 'partition', relispartition) FROM tab),
+  'table', (SELECT pg_catalog.json_build_object('oid', oid::bigint, 'kind', relkind, 'partition', relispartition,
+      'columns', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('name', attname, 'generated', attgenerated) ORDER BY attnum), '[]')
+        FROM pg_catalog.pg_attribute WHERE attrelid = tab.oid AND attnum > 0 AND NOT attisdropped)) FROM tab),
   'publication', (SELECT pg_catalog.json_build_object(
       'insert', pubinsert, 'update', pubupdate, 'delete', pubdelete, 'truncate', pubtruncate,
-      'all_tables', puballtables, 'via_root', pubviaroot,
+      'all_tables', puballtables, 'via_root', pubviaroot, 'generated', {generated},
       'names_table', puballtables OR EXISTS (SELECT FROM rel, tab WHERE rel.relation = tab.oid)
         OR EXISTS (SELECT FROM sch, tab WHERE sch.schema = tab.relnamespace),
       'names_root', puballtables OR EXISTS (SELECT FROM rel WHERE rel.relation NOT IN (SELECT oid FROM tab))

@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 
-use crate::config::parse_duration;
+use crate::{config::parse_duration, lsn::Lsn};
 
 /// Publishes a PostgreSQL outbox table to Kafka from the write-ahead log.
 ///
@@ -69,10 +69,18 @@ pub enum LogLevel {
 pub enum Command {
     /// Make the publication, the walpost schema and the slot; on what is ready, change nothing
     Init(Init),
+    /// After a lost slot: make a new one, then publish what the table holds and the topics lack
+    Recover(Recover),
     /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
     Run,
     /// Show the slot, its lags and the publisher
     Status(Status),
+    /// Wait until nothing is unconfirmed; pause the application's writes first
+    Drain(Drain),
+    /// Pass exactly one transaction that the server cannot decode; recorded in walpost.audit_log
+    Skip(Skip),
+    /// Drop the slot and the publication, after showing what is not published
+    Uninstall(Uninstall),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -85,9 +93,47 @@ pub struct Init {
     #[arg(long)]
     pub accept_publication: bool,
 
+    /// Publish the rows that are in the table already, before those that follow
+    #[arg(long)]
+    pub include_existing: bool,
+
     /// Print the SQL and run nothing
     #[arg(long)]
     pub print_sql: bool,
+
+    /// Print only what this one has to run
+    #[arg(long = "as", value_name = "WHO", requires = "print_sql")]
+    pub print_as: Option<Who>,
+
+    /// Make a slot that is synchronised to standbys (PostgreSQL 17 and later)
+    #[arg(long)]
+    pub failover: bool,
+
+    /// How long the slot's creation may wait for transactions that are open
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
+    pub timeout: Duration,
+}
+
+/// Who has the rights for a part of the set-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Who {
+    /// A superuser, or from PostgreSQL 16 a role with CREATEROLE and REPLICATION
+    Dba,
+    /// The owner of the database and of the outbox table
+    Owner,
+    /// The role that runs walpost
+    Walpost,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Recover {
+    /// Count what would be published and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Make the slot and publish nothing of the gap
+    #[arg(long, conflicts_with = "dry_run")]
+    pub accept_gap: bool,
 
     /// How long the slot's creation may wait for transactions that are open
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
@@ -103,6 +149,39 @@ pub struct Status {
     /// Show it again every two seconds until interrupted
     #[arg(long)]
     pub watch: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Drain {
+    /// How long it may take; exit code 6 when that ends first
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
+    pub timeout: Duration,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Skip {
+    /// The position of its commit, which `run` names when it is stuck
+    #[arg(long, value_name = "LSN")]
+    pub transaction: Lsn,
+
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Uninstall {
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+
+    /// Drop the schema walpost too, with all bookkeeping
+    #[arg(long)]
+    pub drop_schema: bool,
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

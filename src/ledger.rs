@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     lsn::{Lsn, PgTime, Position},
-    outbox::relation::Shape,
+    outbox::{relation::Shape, row::Origin},
 };
 
 /// Every row committed at or before it is in Kafka. Only [`Ledger`] makes one.
@@ -61,7 +61,10 @@ pub enum RowState {
 /// An unsettled row: all that is needed to send it again.
 #[derive(Debug)]
 pub struct Row {
+    pub origin: Origin,
+    /// Of a row of the table: where the slot begins, and the row's running number.
     pub position: Position,
+    /// Of a row of the table: when it was read.
     pub committed_at: PgTime,
     /// The shape of its table when it was written.
     pub shape: Arc<Shape>,
@@ -187,15 +190,29 @@ impl Ledger {
     /// Keeps the row at the position counted last until it is settled.
     pub fn open_row(&mut self, shape: Arc<Shape>, tuple: Box<[u8]>) -> Result<Seq, OutOfTurn> {
         let open = self.transaction.as_ref().ok_or(OutOfTurn::NoTransaction)?;
+        let position = Position {
+            commit: open.commit_lsn,
+            ordinal: open.ordinal,
+        };
+        Ok(self.open(Origin::Stream, position, open.committed_at, shape, tuple))
+    }
+
+    /// Keeps a row, of whatever origin, until it is settled.
+    pub fn open(
+        &mut self,
+        origin: Origin,
+        position: Position,
+        committed_at: PgTime,
+        shape: Arc<Shape>,
+        tuple: Box<[u8]>,
+    ) -> Seq {
         let seq = self.next_seq();
         self.rows += 1;
         self.bytes += Row::cost(tuple.len());
         self.window.push_back(Some(Row {
-            position: Position {
-                commit: open.commit_lsn,
-                ordinal: open.ordinal,
-            },
-            committed_at: open.committed_at,
+            origin,
+            position,
+            committed_at,
             shape,
             tuple,
             topic: None,
@@ -204,7 +221,7 @@ impl Ledger {
             floor: self.boundary,
         }));
         self.shorten_window();
-        Ok(seq)
+        seq
     }
 
     /// A row that waits long is moved out of the window once the window holds more than twice what
@@ -352,6 +369,11 @@ impl Ledger {
 
     pub fn in_transaction(&self) -> bool {
         self.transaction.is_some()
+    }
+
+    /// Commit record of the open transaction.
+    pub fn open_commit(&self) -> Option<Lsn> {
+        self.transaction.as_ref().map(|open| open.commit_lsn)
     }
 
     pub fn received(&self) -> Lsn {

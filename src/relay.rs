@@ -12,7 +12,9 @@ mod inquirer;
 mod rate;
 mod reports;
 mod session;
+mod table;
 mod telling;
+mod undecodable;
 
 use std::{
     sync::Arc,
@@ -23,7 +25,6 @@ use anyhow::anyhow;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-pub use self::session::Start;
 use self::{
     ending::Ending,
     factory::Factory,
@@ -32,6 +33,7 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
+pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
 use crate::{
     config::Config,
     error::{Exit, Failure},
@@ -74,9 +76,12 @@ pub struct Relay {
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
     noted: Instant,
+    /// How many rows were settled when the last mark was written.
+    marked: u64,
     rate: Rate,
     kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
+    undecodable: Option<Undecodable>,
     /// Of this turn of the loop.
     now: jiff::Timestamp,
 }
@@ -108,9 +113,11 @@ impl Relay {
             reports: Vec::new(),
             latest_settled: None,
             noted: Instant::now(),
+            marked: 0,
             rate: Rate::default(),
             kafka_trouble: None,
             warned: Vec::new(),
+            undecodable: None,
             now: jiff::Timestamp::now(),
             config,
             state,
@@ -152,8 +159,10 @@ impl Relay {
             reply_wanted: false,
             server_stopping: None,
             ending: None,
+            broken: None,
             draining: Draining::default(),
             stands: None,
+            marked: None,
         };
         let result = self.stream(&mut session, watch, shutdown).await;
         let mut state = self.state.lock();
@@ -187,7 +196,12 @@ impl Relay {
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
                 _ = ticks.tick() => self.on_tick(session)?,
-                event = session.stream.next(reading) => self.on_events(session, event?)?,
+                event = session.stream.next(reading), if session.broken.is_none() => {
+                    let done = event.and_then(|event| self.on_events(session, event));
+                    if let Err(failure) = done {
+                        self.on_failure(session, failure)?;
+                    }
+                }
             }
         }
     }
@@ -202,16 +216,7 @@ impl Relay {
             self.on_data(session, frame)?;
         }
         self.notice_pause(session);
-        self.now = jiff::Timestamp::now();
-        self.sender.pump(&mut self.ledger, self.now);
-        if self.sender.has_many_oversized() && self.factory.halve_batches() {
-            self.sender.clear_suspects(&mut self.ledger);
-        }
-        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
-            self.sender.abandon_main();
-        }
-        self.factory.renew(&mut self.sender, &self.metrics);
-        self.inquirer.ask(&self.sender);
+        self.send();
         if session.ending.is_none()
             && let Some(poison) = self.sender.poison()
         {
@@ -222,6 +227,20 @@ impl Relay {
         self.report(session);
         self.publish_state(session);
         Ok(())
+    }
+
+    /// Rows move on to the producers; new ones are made and topics asked about as needed.
+    fn send(&mut self) {
+        self.now = jiff::Timestamp::now();
+        self.sender.pump(&mut self.ledger, self.now);
+        if self.sender.has_many_oversized() && self.factory.halve_batches() {
+            self.sender.clear_suspects(&mut self.ledger);
+        }
+        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
+            self.sender.abandon_main();
+        }
+        self.factory.renew(&mut self.sender, &self.metrics);
+        self.inquirer.ask(&self.sender);
     }
 
     /// Reading pauses at the cap and behind a poison event, and ends with the open transaction
@@ -246,15 +265,6 @@ impl Relay {
                 silence.as_secs()
             )));
         }
-        let deaf =
-            self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
-        if deaf {
-            return Err(stop!(
-                Exit::Error,
-                "internal: a thread that polls Kafka's reports ended"
-            )
-            .into());
-        }
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
             let covered = self.ledger.frontier() >= self.ledger.ceiling();
@@ -267,22 +277,37 @@ impl Relay {
                 )));
             }
         }
+        self.tend(&mut session.draining)?;
+        let rate = self.rate.per_second();
+        self.state.lock().events_per_second = rate;
+        Ok(())
+    }
+
+    /// What Kafka's side needs looking at from time to time.
+    fn tend(&mut self, draining: &mut Draining) -> Result<(), Failure> {
+        let deaf =
+            self.sender.probe().is_deaf() || self.sender.main().is_some_and(Producer::is_deaf);
+        if deaf {
+            return Err(stop!(
+                Exit::Error,
+                "internal: a thread that polls Kafka's reports ended"
+            )
+            .into());
+        }
         self.give_up_on_topics();
         if let Some(owed) = self.sender.draining() {
-            if session.draining.purged.elapsed() >= PURGE_AGAIN {
-                session.draining.purged = Instant::now();
+            if draining.purged.elapsed() >= PURGE_AGAIN {
+                draining.purged = Instant::now();
                 self.sender.purge_again();
             }
-            let since = session.draining.since.get_or_insert_with(Instant::now);
-            if since.elapsed() >= DRAIN_WARNING && !session.draining.warned {
-                session.draining.warned = true;
+            let since = draining.since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= DRAIN_WARNING && !draining.warned {
+                draining.warned = true;
                 self.kafka_trouble(Trouble::OwesReports, &owed.to_string());
             }
         } else {
-            session.draining = Draining::default();
+            *draining = Draining::default();
         }
-        let rate = self.rate.per_second();
-        self.state.lock().events_per_second = rate;
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     outbox::{
         record::{Mapper, Record},
         relation::Role,
-        row::{OutboxRow, Unmappable},
+        row::{Origin, OutboxRow, Unmappable},
     },
     pg::pgoutput::Tuple,
 };
@@ -47,6 +47,7 @@ impl Enqueue for Producer {
 #[derive(Clone, Debug)]
 pub struct Poison {
     pub seq: Seq,
+    pub origin: Origin,
     pub position: Position,
     pub event_id: String,
     pub topic: Option<String>,
@@ -56,7 +57,11 @@ pub struct Poison {
 
 impl fmt::Display for Poison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "event {} at {}", self.event_id, self.position)?;
+        write!(f, "event {}", self.event_id)?;
+        match self.origin {
+            Origin::Stream => write!(f, " at {}", self.position)?,
+            Origin::Table(_) => write!(f, " of the table")?,
+        }
         self.topic
             .iter()
             .try_for_each(|topic| write!(f, " for topic {topic}"))?;
@@ -613,7 +618,7 @@ enum Refusal {
 
 fn map<'a>(mapper: &'a mut Mapper, row: &'a Row) -> Result<Record<'a>, Unmappable> {
     let mapped = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple))?;
-    mapper.record(&mapped, row.position, row.committed_at)
+    mapper.record(&mapped, row.origin, row.position, row.committed_at)
 }
 
 fn unmappable(seq: Seq, row: &Row, fault: &Unmappable) -> Refusal {
@@ -677,6 +682,7 @@ fn broker_text(code: Code) -> String {
 fn poison(seq: Seq, row: &Row, topic: Option<String>, code: String, text: String) -> Poison {
     Poison {
         seq,
+        origin: row.origin,
         position: row.position,
         event_id: event_id(row),
         topic,

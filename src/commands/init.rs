@@ -1,5 +1,6 @@
 //! `walpost init`: publication, schema, slot, in this order; whole or not at all.
 
+mod existing;
 mod print;
 mod slot;
 
@@ -12,20 +13,24 @@ use anyhow::Context;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
+use self::existing::Existing;
+pub(super) use self::slot::held;
 use crate::{
     cli,
     config::{Config, Env},
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         conninfo::ConnInfo,
-        create_slot::Within,
+        create_slot::{Snapshot, Within},
         publication::{covers, wider},
         quote::{literal, table},
-        record, schema,
+        record::{self, Next},
+        schema,
         setup::{self, Place, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{missing_table, verdict},
+        verdict::{missing_table, possible_failover, verdict},
     },
     stop,
 };
@@ -33,48 +38,68 @@ use crate::{
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Rows that were there before are counted this far; counting on would take long on a large table.
-const COUNT_TO: i64 = 1_000_000;
+pub(super) const COUNT_TO: i64 = 1_000_000;
 
 pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Result<Exit> {
-    let names = Names::of(config)?;
+    let mut names = Names::of(config)?;
+    names.failover |= options.failover;
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
     if options.print_sql {
-        say(&print::script(&names, &conninfo, options.create_table))?;
+        let (create_table, only) = (options.create_table, options.print_as);
+        say(&print::script(&names, &conninfo, create_table, only))?;
         return Ok(Exit::Done);
     }
-    let client = sql::connect(&conninfo, "walpost:init").await?;
-    let init = Init {
-        names,
-        conninfo,
-        client,
-        within: Within {
-            timeout: options.timeout,
-            deadline: Instant::now() + options.timeout,
-        },
-    };
+    let init = Init::open(names, conninfo, options.timeout, "walpost init").await?;
     init.lock().await?;
-    init.go(options.create_table, options.accept_publication)
-        .await?;
+    init.go(config, options).await?;
     Ok(Exit::Done)
 }
 
-struct Init {
-    names: Names,
-    conninfo: ConnInfo,
-    client: Client,
-    within: Within,
+pub(super) struct Init {
+    pub names: Names,
+    pub conninfo: ConnInfo,
+    pub client: Client,
+    pub within: Within,
+}
+
+/// Where the slot begins.
+struct Beginning {
+    at: Lsn,
+    /// The database as of then; not of a slot that was there.
+    snapshot: Option<Snapshot>,
+    is_adopted: bool,
 }
 
 /// What the server is set to, and who we are there.
-struct Session {
+pub(super) struct Session {
     role: String,
     wal_level: String,
 }
 
 impl Init {
+    pub async fn open(
+        names: Names,
+        conninfo: ConnInfo,
+        timeout: Duration,
+        command: &'static str,
+    ) -> anyhow::Result<Init> {
+        let application = command.replace(' ', ":");
+        let client = sql::connect(&conninfo, &application).await?;
+        Ok(Init {
+            names,
+            conninfo,
+            client,
+            within: Within {
+                timeout,
+                deadline: Instant::now() + timeout,
+                command,
+            },
+        })
+    }
+
     /// One init at a time in a database. Held until the connection ends; waiting for it by trying
     /// keeps no snapshot open.
-    async fn lock(&self) -> anyhow::Result<()> {
+    pub async fn lock(&self) -> anyhow::Result<()> {
         let lock_timeout = format!("SET lock_timeout = {}", self.within.timeout.as_millis());
         self.client
             .batch_execute(&lock_timeout)
@@ -89,8 +114,8 @@ impl Init {
             if Instant::now() >= self.within.deadline {
                 return Err(stop!(
                     Exit::Grace,
-                    "another `walpost init` is under way in this database and did not end within --timeout; \
-                     pg_stat_activity shows it as application walpost:init"
+                    "another `walpost init` or `walpost recover` is under way in this database and did not end within --timeout; \
+                     pg_stat_activity shows it as application walpost:init or walpost:recover"
                 )
                 .into());
             }
@@ -98,40 +123,57 @@ impl Init {
         }
     }
 
-    async fn go(&self, create_table: bool, accept: bool) -> anyhow::Result<()> {
+    async fn go(&self, config: &Config, options: &cli::Init) -> anyhow::Result<()> {
         let facts = self.facts().await?;
         let session = self.session().await?;
         possible(&facts, &session)?;
+        possible_failover(&facts, &self.names)?;
         let place = Place {
             role: &session.role,
             database: &facts.database,
         };
         let (facts, fresh) = match &facts.table {
             Some(_) => (facts.clone(), false),
-            None if create_table => (self.table(&facts, &place).await?, true),
+            None if options.create_table => (self.table(&facts, &place).await?, true),
             None => return Err(missing_table(&self.names).into()),
         };
-        setup::check_table(&self.client, &facts, &self.names).await?;
+        setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
                 self.migrate(&facts, &place).await?;
-                if accept && self.accept(&self.facts().await?).await? {
+                let changed =
+                    options.accept_publication && self.accept(&self.facts().await?).await?;
+                let facts = self.facts().await?;
+                if self.failover(&facts).await? || changed {
                     return Ok(());
                 }
-                self.ready(&self.facts().await?)
+                self.ready(&facts)
+            }
+            None | Some("creating") if options.include_existing => {
+                let mut existing = Existing::open(self, config).await?;
+                let made = self.publication_and_slot(&facts, &place, true).await?;
+                existing.publish(self, made).await
             }
             None | Some("creating") => {
                 let unpublished = match fresh {
                     true => None,
                     false => setup::count_rows(&self.client, &self.names.table, COUNT_TO).await?,
                 };
-                let made = self.publication_and_slot(&facts, &place).await?;
-                if let (Some(rows @ 1..), true) = (unpublished, made) {
+                let made = self.publication_and_slot(&facts, &place, false).await?;
+                if let (Some(rows @ 1..), false) = (unpublished, made.is_adopted) {
                     let more = if rows == COUNT_TO { " or more" } else { "" };
                     let outbox = table(&self.names.table);
-                    tracing::warn!("{outbox} holds {rows}{more} rows from before the slot, which are not published");
+                    tracing::warn!(
+                        "{outbox} holds {rows}{more} rows from before the slot, which are not published \
+                         (`walpost init --include-existing` would have)"
+                    );
                 }
                 Ok(())
+            }
+            Some("backfilling") => {
+                let mut existing = Existing::open(self, config).await?;
+                self.migrate(&facts, &place).await?;
+                existing.again(self, &facts).await
             }
             Some(state) => Err(stop!(
                 Exit::Slot,
@@ -144,12 +186,13 @@ impl Init {
         }
     }
 
-    /// `true` when the slot was made, `false` when one that was there was taken over.
+    /// `existing`: rows that are there are published next, so it isn't ready yet.
     async fn publication_and_slot(
         &self,
         facts: &SlotFacts,
         place: &Place<'_>,
-    ) -> anyhow::Result<bool> {
+        existing: bool,
+    ) -> anyhow::Result<Beginning> {
         let begun = facts.record.is_some();
         let adopted = match &facts.slot {
             Some(slot) if !begun => Some(self.adopt(slot, facts)?),
@@ -163,9 +206,12 @@ impl Init {
         }
         let before = self.facts().await?;
         self.covered(&before)?;
-        let at = match adopted {
-            Some(at) => at,
-            None => self.make(facts, begun).await?,
+        let (at, snapshot) = match adopted {
+            Some(at) => (at, None),
+            None => {
+                let made = self.make(facts, begun, existing).await?;
+                (made.consistent_point, made.snapshot)
+            }
         };
         let facts = self.facts().await?;
         if fingerprint(&facts) != fingerprint(&before) {
@@ -176,7 +222,13 @@ impl Init {
             )
             .into());
         }
-        record::ready(&self.client, &facts, &self.names, at).await?;
+        self.failover(&facts).await?;
+        let next = if existing {
+            Next::Backfilling
+        } else {
+            Next::Ready
+        };
+        record::made(&self.client, &facts, &self.names, at, next).await?;
         let (slot, verb) = (
             &self.names.slot,
             if adopted.is_some() {
@@ -188,7 +240,11 @@ impl Init {
         say(&format!(
             "{verb} slot {slot}: rows committed after {at} are published by `walpost run`"
         ))?;
-        Ok(adopted.is_none())
+        Ok(Beginning {
+            at,
+            snapshot,
+            is_adopted: adopted.is_some(),
+        })
     }
 
     async fn table(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<SlotFacts> {
@@ -198,11 +254,11 @@ impl Init {
         self.facts().await
     }
 
-    async fn facts(&self) -> anyhow::Result<SlotFacts> {
+    pub async fn facts(&self) -> anyhow::Result<SlotFacts> {
         setup::look(&self.client, &self.names, &self.conninfo.user).await
     }
 
-    async fn session(&self) -> anyhow::Result<Session> {
+    pub async fn session(&self) -> anyhow::Result<Session> {
         let text = "SELECT current_user::text, pg_catalog.current_setting('wal_level')";
         let rows = self.client.query_typed(text, &[]).await.map_err(explain)?;
         Ok(Session {
@@ -250,11 +306,11 @@ impl Init {
     }
 
     /// The publication is there and covers the table.
-    fn covered(&self, facts: &SlotFacts) -> anyhow::Result<()> {
+    pub fn covered(&self, facts: &SlotFacts) -> anyhow::Result<()> {
         let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
         };
-        covers(publication, found, &self.names)?;
+        covers(publication, found, &self.names, facts.server.version_num)?;
         Ok(())
     }
 
@@ -266,12 +322,12 @@ impl Init {
     }
 }
 
-fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
+pub(super) fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
     facts.publication.as_ref().map(|p| &p.fingerprint)
 }
 
 /// The server can decode at all, and what is there is not of a newer walpost.
-fn possible(facts: &SlotFacts, session: &Session) -> Result<(), Stop> {
+pub(super) fn possible(facts: &SlotFacts, session: &Session) -> Result<(), Stop> {
     if facts.server.in_recovery {
         return Err(stop!(
             Exit::Error,
@@ -292,12 +348,12 @@ fn possible(facts: &SlotFacts, session: &Session) -> Result<(), Stop> {
     }
 }
 
-fn warn_all(warnings: Vec<String>) {
+pub(super) fn warn_all(warnings: Vec<String>) {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
 }
 
-fn say(line: &str) -> anyhow::Result<()> {
+pub(super) fn say(line: &str) -> anyhow::Result<()> {
     writeln!(io::stdout(), "{line}").context("write to stdout")
 }

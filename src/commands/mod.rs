@@ -1,8 +1,13 @@
 //! One file per command.
 
+mod backfill;
+pub mod drain;
 pub mod init;
+pub mod recover;
 pub mod run;
+pub mod skip;
 pub mod status;
+pub mod uninstall;
 
 use crate::{
     cli::{Cli, Command},
@@ -15,7 +20,11 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
     let config = config::load(cli.config.as_deref(), &env)?;
     match cli.command {
         Command::Init(options) => init::init(&config, &env, &options).await,
+        Command::Recover(options) => recover::recover(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
+        Command::Drain(options) => drain::drain(&config, &env, &options).await,
+        Command::Skip(options) => skip::skip(&config, &env, &options).await,
+        Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }
 }

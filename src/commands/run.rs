@@ -16,18 +16,19 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Types},
+    outbox::relation::{Mapping, Types},
     pg::{
         conninfo::ConnInfo,
         replication,
         server_error::ServerError,
         slot::{Names, SlotFacts, verdict},
+        table,
         tls::Stream,
-        verdict::{start_anew, unmoved},
+        verdict::{recover, unmoved},
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
-    relay::{Relay, Start},
+    relay::{Relay, Start, Undecodable},
     shutdown::Shutdown,
     state::{Role, State},
     stop,
@@ -48,6 +49,9 @@ const HOLDS_LOCKS: u32 = 30_000;
 
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
+
+/// A transaction that could not be decoded so often is worth naming.
+const STUCK: u32 = 3;
 
 /// Publishes until told to stop. Ends with the exit code of what stopped it.
 pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
@@ -94,6 +98,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         relay,
         watch,
         shutdown,
+        stuck: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -115,6 +120,8 @@ struct Publisher {
     relay: Relay,
     watch: Watch,
     shutdown: Shutdown,
+    /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
+    stuck: Option<(Lsn, u32)>,
 }
 
 impl Publisher {
@@ -142,7 +149,10 @@ impl Publisher {
                             self.release(epoch, confirmed).await;
                             return Ok(());
                         }
-                        Err(failure) => self.explain(failure).await,
+                        Err(failure) => match self.relay.take_undecodable() {
+                            Some(left) => self.undecodable(failure, left, epoch).await,
+                            None => self.explain(failure).await,
+                        },
                     }
                 }
                 Err(failure) => failure,
@@ -179,6 +189,33 @@ impl Publisher {
         let answer = tokio::time::timeout(RELEASE_TIMEOUT, self.watch.ask_now(question)).await;
         if !matches!(answer, Ok(Answer::Released)) {
             debug!(?answer, "the reserve was not given back");
+        }
+    }
+
+    /// The server could not decode a transaction. What is settled before it is passed; when the same
+    /// one fails again and again, it is named.
+    async fn undecodable(&mut self, failure: Failure, left: Undecodable, epoch: i64) -> Failure {
+        if let Some(to) = left.settled {
+            let question = Question::Advance { epoch, to };
+            let answer = self.watch.ask_now(question).await;
+            if !matches!(answer, Answer::Advanced) {
+                debug!(?answer, "the slot was not advanced");
+            }
+        }
+        let (Failure::Passing(error), Some(commit)) = (&failure, left.commit_lsn) else {
+            return failure;
+        };
+        self.stuck = match self.stuck {
+            Some((at, times)) if at == commit => Some((at, times + 1)),
+            _ => Some((commit, 1)),
+        };
+        match self.stuck {
+            Some((_, times)) if times >= STUCK => Failure::Passing(anyhow!(
+                "slot {} is stuck: the server cannot decode the transaction that commits at {commit}: {error:#}. If that cannot be \
+                 mended, stop this publisher and pass that one transaction with `walpost skip --transaction {commit} --reason TEXT`",
+                self.names.slot
+            )),
+            _ => failure,
         }
     }
 
@@ -387,10 +424,10 @@ impl Publisher {
             Ok(_) => stop!(
                 Exit::Slot,
                 "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. {anew}",
+                 stream: rows written before it was created can't be streamed by this slot. {recover}",
                 slot = self.names.slot,
                 publication = self.names.publication,
-                anew = start_anew(&self.names.slot),
+                recover = recover(),
             )
             .into(),
             Err(Failure::Stop(stop)) => stop.into(),
@@ -410,7 +447,7 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released => {
+        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => {
             Failure::Passing(anyhow!("internal: an answer to another question"))
         }
     }
@@ -427,15 +464,9 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
         .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
-/// The users' types, and which of them are domains over bytea, domains over domains included.
+/// What the catalogue says of types.
 async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
-    let sql = format!(
-        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
-           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
-         WHERE t.oid >= {FIRST_OF_USERS}"
-    );
-    let rows = connection.simple_query(&sql).await?;
+    let rows = connection.simple_query(&table::types()).await?;
     let users = rows.iter().filter_map(|row| {
         let oid = row.first()?.as_deref()?.parse().ok()?;
         Some((oid, row.get(1)?.as_deref() == Some("t")))

@@ -64,19 +64,21 @@ async fn look(
     if let Some(version) = facts.schema_version {
         schema::check(version, &facts.database)?;
     }
-    let answer = timeout(ASK_TIMEOUT, ask(listen))
-        .await
-        .ok()
-        .and_then(|answer| {
-            answer
-                .inspect_err(|error| {
-                    tracing::debug!("no publisher answers at http.listen: {error:#}")
-                })
-                .ok()
-        });
-    let publisher = answer.and_then(|answer| PublisherPart::from_answer(answer, names, &facts));
+    let publisher = publisher(listen, names, &facts).await;
     let object = object(names, Some(&facts), publisher.as_ref());
     Ok((facts, object))
+}
+
+/// What the publisher of this slot says at `http.listen`; `None` when none answers.
+pub(super) async fn publisher(
+    listen: &str,
+    names: &Names,
+    facts: &SlotFacts,
+) -> Option<PublisherPart> {
+    let answer = timeout(ASK_TIMEOUT, ask(listen)).await.ok()?;
+    let answer = answer
+        .inspect_err(|error| tracing::debug!("no publisher answers at http.listen: {error:#}"));
+    PublisherPart::from_answer(answer.ok()?, names, facts)
 }
 
 /// Exit code 4 when there is nothing to publish from; what else is wrong is a warning.

@@ -81,6 +81,11 @@ impl Config {
             "a topic's name cannot be empty",
         )?;
         sound(
+            "outbox.0.order_by",
+            !outbox[0].order_by.is_empty(),
+            "names the column that orders the table's rows",
+        )?;
+        sound(
             "kafka.brokers",
             !kafka.brokers.trim().is_empty(),
             "write host:port, several with commas",

@@ -38,6 +38,8 @@ pub struct Postgres {
     /// Lower case, digits, underscore; at most 63.
     pub slot: String,
     pub publication: String,
+    /// `init` makes a slot that standbys keep in step, so that a promoted one has it. PostgreSQL 17+.
+    pub failover_slot: bool,
     /// A file whose first line is the password, read again at each connection.
     #[serde(deserialize_with = "units::path_or_empty")]
     pub password_file: Option<PathBuf>,
@@ -78,6 +80,7 @@ impl Default for Postgres {
             url: None,
             slot: "walpost".into(),
             publication: "walpost".into(),
+            failover_slot: false,
             password_file: None,
             status_interval: Duration::from_secs(1),
             receive_timeout: Duration::from_secs(30),
@@ -109,6 +112,13 @@ pub struct Outbox {
     pub format: Format,
     #[serde(default)]
     pub on_poison: OnPoison,
+    /// The column that orders reads of the table itself; needed by those commands alone.
+    #[serde(default = "default_order_by")]
+    pub order_by: String,
+}
+
+fn default_order_by() -> String {
+    "seq".into()
 }
 
 fn default_topic() -> String {

@@ -4,5 +4,6 @@
 pub mod context;
 pub mod failure;
 pub mod producer;
+pub mod scan;
 pub mod settings;
 pub mod topics;

@@ -55,6 +55,28 @@ pub fn probe_producer(
     settings
 }
 
+/// Settings of a reader of topics. The user's are a producer's; what doesn't concern a reader is
+/// passed over by the client library.
+pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {
+    let mut settings = ClientConfig::new();
+    settings
+        .set("client.id", client_id)
+        .set("socket.keepalive.enable", "true");
+    for (name, value) in properties {
+        settings.set(name, value);
+    }
+    settings
+        .set("bootstrap.servers", brokers)
+        // Needed to read at all; no group is joined, and nothing is committed.
+        .set("group.id", client_id)
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("auto.offset.reset", "earliest")
+        .set("isolation.level", "read_committed")
+        .set("queued.max.messages.kbytes", "16384");
+    settings
+}
+
 fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::{
     headers::Headers,
     relation::{Form, Role, TopicPart},
-    row::{OutboxRow, Unmappable},
+    row::{Origin, OutboxRow, Unmappable},
     template::is_valid_topic,
 };
 use crate::lsn::{PgTime, Position};
@@ -42,10 +42,11 @@ const COLUMN_HEADERS: [Role; 5] = [
 ];
 
 impl Mapper {
-    /// The record of a row that stands at `position` in the stream.
+    /// The record of a row; one of the stream stands at `position`, one of the table has none.
     pub fn record<'a>(
         &'a mut self,
         row: &OutboxRow<'a>,
+        origin: Origin,
         position: Position,
         committed_at: PgTime,
     ) -> Result<Record<'a>, Unmappable> {
@@ -60,10 +61,17 @@ impl Mapper {
                 self.headers.push(role.column(), value);
             }
         }
-        self.position.clear();
-        // Writing to a String cannot fail.
-        let _ = write!(self.position, "{position}");
-        self.headers.push("wal_position", self.position.as_bytes());
+        match origin {
+            Origin::Stream => {
+                self.position.clear();
+                // Writing to a String cannot fail.
+                let _ = write!(self.position, "{position}");
+                self.headers.push("wal_position", self.position.as_bytes());
+            }
+            Origin::Table(reread) => self
+                .headers
+                .push("walpost_replay", reread.name().as_bytes()),
+        }
         if let Some(json) = row.role(Role::Headers) {
             self.dropped_headers += self.headers.spread(json)?;
         }
@@ -81,6 +89,12 @@ impl Mapper {
             timestamp: timestamp(row.role(Role::OccurredAt), committed_at),
             payload,
         })
+    }
+
+    /// The name of the row's topic.
+    pub fn topic(&mut self, row: &OutboxRow<'_>) -> Result<&str, Unmappable> {
+        self.render_topic(row)?;
+        Ok(&self.topic)
     }
 
     fn render_topic(&mut self, row: &OutboxRow<'_>) -> Result<(), Unmappable> {
@@ -183,7 +197,10 @@ mod tests {
     use crate::{
         config::{Format, OnPoison, Outbox, Preset, TableName},
         lsn::Lsn,
-        outbox::relation::{Mapping, Relations, Shape, Table},
+        outbox::{
+            relation::{Mapping, Relations, Shape, Table},
+            row::Reread,
+        },
         pg::pgoutput::{Column, Relation, Tuple},
     };
 
@@ -211,6 +228,7 @@ mod tests {
             key: "aggregate_id".into(),
             format: Format::Raw,
             on_poison: OnPoison::Stop,
+            order_by: "seq".into(),
         }
     }
 
@@ -261,7 +279,9 @@ mod tests {
     ) -> Result<T, Unmappable> {
         let bytes = tuple(values);
         let row = OutboxRow::new(shape, Tuple::from_bytes(&bytes))?;
-        Mapper::default().record(&row, AT, COMMITTED).map(look)
+        Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .map(look)
     }
 
     #[test]
@@ -301,6 +321,23 @@ mod tests {
             assert_eq!(names, expected);
         })
         .unwrap();
+    }
+
+    #[test]
+    fn a_row_of_the_table_tells_why_it_was_read_instead_of_a_position() {
+        let bytes = tuple(&[("event_id", "e-1"), ("headers", "{\"a\": \"b\"}")]);
+        let shape = shape("t", 25);
+        let row = OutboxRow::new(&shape, Tuple::from_bytes(&bytes)).unwrap();
+        let mut mapper = Mapper::default();
+        let origin = Origin::Table(Reread::Recover);
+        let record = mapper.record(&row, origin, AT, COMMITTED).unwrap();
+        let headers: Vec<_> = record.headers.iter().collect();
+        let expected: [(&[u8], Option<&[u8]>); 3] = [
+            (b"event_id", Some(b"e-1")),
+            (b"walpost_replay", Some(b"recover")),
+            (b"a", Some(b"b")),
+        ];
+        assert_eq!(headers, expected);
     }
 
     #[test]
@@ -394,7 +431,10 @@ mod tests {
         };
         let row = OutboxRow::new(shape, Tuple::from_bytes(b"\0\x02t\0\0\0\x01en")).unwrap();
         assert_eq!(row.role(Role::EventId), Some(&b"e"[..]));
-        let error = Mapper::default().record(&row, AT, COMMITTED).err().unwrap();
+        let error = Mapper::default()
+            .record(&row, Origin::Stream, AT, COMMITTED)
+            .err()
+            .unwrap();
         assert_eq!(
             (error.code, error.text.contains("aggregate_type")),
             ("column_missing", true)

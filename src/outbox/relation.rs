@@ -162,7 +162,7 @@ pub const BYTEA: u32 = 17;
 pub const FIRST_OF_USERS: u32 = 16_384;
 
 impl Shape {
-    fn new(relation: &Relation, mapping: &Mapping, types: &Types) -> Self {
+    pub fn new(relation: &Relation, mapping: &Mapping, types: &Types) -> Self {
         let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
             let (index, column) = columns().find(|(_, column)| column.name == name)?;

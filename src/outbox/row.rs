@@ -22,6 +22,34 @@ impl Unmappable {
     }
 }
 
+/// Where a row was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the log: its record tells its position.
+    Stream,
+    /// From the table itself: its record tells why.
+    Table(Reread),
+}
+
+/// Why a row was read from the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reread {
+    /// It was there before the slot.
+    Backfill,
+    /// Its place in the log is lost.
+    Recover,
+}
+
+impl Reread {
+    /// The value of header `walpost_replay`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reread::Backfill => "backfill",
+            Reread::Recover => "recover",
+        }
+    }
+}
+
 /// The text of the mapped columns; `None` is NULL.
 pub struct OutboxRow<'a> {
     pub shape: &'a Shape,

@@ -11,6 +11,7 @@ use crate::{
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo, quote::ident, replication, server_error::ServerError, setup::explain,
+        slot::Names, tls::Stream, wire::Replication,
     },
     stop,
 };
@@ -25,18 +26,27 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Made {
     pub consistent_point: Lsn,
     pub system_identifier: String,
+    pub snapshot: Option<Snapshot>,
+}
+
+/// The database as it was where the slot begins: what is not in it is in the slot. To be imported
+/// before this is dropped, which ends it.
+pub struct Snapshot {
+    pub name: String,
+    _exporter: Replication<Stream>,
 }
 
 /// `client` is an ordinary connection to the same server, which looks and cancels.
 pub async fn create_slot(
     conninfo: &ConnInfo,
     client: &Client,
-    slot: &str,
+    names: &Names,
     within: Within,
+    export: bool,
 ) -> anyhow::Result<Made> {
-    match create(conninfo, client, slot, within).await {
+    match create(conninfo, client, names, within, export).await {
         Ok(made) => Ok(made),
-        Err(failure) => Err(refused(client, failure, slot).await),
+        Err(failure) => Err(refused(client, failure, &names.slot, within.command).await),
     }
 }
 
@@ -45,14 +55,18 @@ pub async fn create_slot(
 pub struct Within {
     pub timeout: Duration,
     pub deadline: Instant,
+    /// What to run again, such as `walpost init`.
+    pub command: &'static str,
 }
 
 async fn create(
     conninfo: &ConnInfo,
     client: &Client,
-    slot: &str,
+    names: &Names,
     within: Within,
+    export: bool,
 ) -> Result<Made, Failure> {
+    let slot = &names.slot;
     let deadline = within.deadline;
     let connect = replication::connect(conninfo, "walpost:init");
     let mut replication = timeout_at(deadline, connect)
@@ -66,36 +80,45 @@ async fn create(
     let pid = "SELECT pg_catalog.pg_backend_pid()";
     let pid: i32 = first(&replication.simple_query(pid).await?, 0)?;
     let system = replication.simple_query("IDENTIFY_SYSTEM").await?;
-    // Not exported: an exported snapshot stays open until the next command.
+    // An exported snapshot stays open until the next command on this connection. PostgreSQL 14
+    // knows only the first form, and failover slots are of 17 and later.
+    let options = match (names.failover, export) {
+        (false, false) => "NOEXPORT_SNAPSHOT",
+        (false, true) => "EXPORT_SNAPSHOT",
+        (true, false) => "(SNAPSHOT 'nothing', FAILOVER true)",
+        (true, true) => "(SNAPSHOT 'export', FAILOVER true)",
+    };
     let create = format!(
-        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT",
+        "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}",
         ident(slot)
     );
-    let mut creation = pin!(replication.simple_query(&create));
     let mut waiting_for = Vec::new();
-    let answer = loop {
-        tokio::select! {
-            biased;
-            answer = &mut creation => break answer,
-            () = sleep_until(deadline) => {
-                cancel(client, pid).await.map_err(Failure::Passing)?;
-                let late = timeout_at(Instant::now() + CANCEL_TIMEOUT, &mut creation).await;
-                break late.map_err(|_| stop!(
-                    Exit::Grace,
-                    "slot {slot}: its creation (pid {pid}) did not end within {:?} and does not answer \
-                     a cancel{}",
-                    within.timeout,
-                    blamed(&waiting_for)
-                ))?;
-            }
-            () = sleep(LOOK_EVERY) => {
-                let blockers = blockers(client, pid).await.map_err(Failure::Passing)?;
-                if waiting_for.is_empty() && !blockers.is_empty() {
-                    let blamed = blamed(&blockers);
-                    tracing::info!(slot, "waiting for transactions that were open before{blamed}");
+    let answer = {
+        let mut creation = pin!(replication.simple_query(&create));
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut creation => break answer,
+                () = sleep_until(deadline) => {
+                    cancel(client, pid).await.map_err(Failure::Passing)?;
+                    let late = timeout_at(Instant::now() + CANCEL_TIMEOUT, &mut creation).await;
+                    break late.map_err(|_| stop!(
+                        Exit::Grace,
+                        "slot {slot}: its creation (pid {pid}) did not end within {:?} and does not answer \
+                         a cancel{}",
+                        within.timeout,
+                        blamed(&waiting_for)
+                    ))?;
                 }
-                if !blockers.is_empty() {
-                    waiting_for = blockers;
+                () = sleep(LOOK_EVERY) => {
+                    let blockers = blockers(client, pid).await.map_err(Failure::Passing)?;
+                    if waiting_for.is_empty() && !blockers.is_empty() {
+                        let blamed = blamed(&blockers);
+                        tracing::info!(slot, "waiting for transactions that were open before{blamed}");
+                    }
+                    if !blockers.is_empty() {
+                        waiting_for = blockers;
+                    }
                 }
             }
         }
@@ -105,16 +128,42 @@ async fn create(
             Exit::Grace,
             "slot {slot} was not made within {:?}: the server waits until every transaction that was \
              open before has ended{}. Nothing was left behind; end them or wait, then run \
-             `walpost init` again, longer with `--timeout`",
+             `{}` again, longer with `--timeout`",
             within.timeout,
-            blamed(&waiting_for)
+            blamed(&waiting_for),
+            within.command
         )
         .into(),
         _ => failure,
     })?;
+    let snapshot: Option<String> = export.then(|| first(&rows, 2)).transpose()?;
     Ok(Made {
         consistent_point: first(&rows, 1)?,
         system_identifier: first(&system, 0)?,
+        snapshot: snapshot.map(|name| Snapshot {
+            name,
+            _exporter: replication,
+        }),
+    })
+}
+
+/// Lets standbys keep the slot in step, so that it is there after a promotion. PostgreSQL 17 and
+/// later; nobody may read the slot meanwhile.
+pub async fn make_failover(conninfo: &ConnInfo, slot: &str) -> anyhow::Result<()> {
+    let mut replication = replication::connect(conninfo, "walpost:init").await?;
+    let alter = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", ident(slot));
+    let altered = replication.simple_query(&alter).await;
+    altered.map(drop).map_err(|failure| {
+        let in_use = code(&failure) == Some(SqlState::OBJECT_IN_USE);
+        let failure = anyhow::Error::from(failure);
+        match in_use {
+            true => stop!(
+                Exit::Slot,
+                "slot {slot} is read meanwhile: {failure:#}; stop that program, then `walpost init` again"
+            )
+            .into(),
+            false => failure.context(format!("cannot make slot {slot} a failover slot")),
+        }
     })
 }
 
@@ -138,7 +187,7 @@ fn code(failure: &Failure) -> Option<SqlState> {
 }
 
 /// What the server refuses for want of a right or a free place, with the command that mends it.
-async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error {
+async fn refused(client: &Client, failure: Failure, slot: &str, command: &str) -> anyhow::Error {
     let error = code(&failure);
     let failure = anyhow::Error::from(failure);
     let mend = match error {
@@ -167,7 +216,7 @@ async fn refused(client: &Client, failure: Failure, slot: &str) -> anyhow::Error
             let text = "was made by somebody else meanwhile";
             return stop!(
                 Exit::Slot,
-                "slot {slot} {text}: {failure:#}; run `walpost init` again"
+                "slot {slot} {text}: {failure:#}; run `{command}` again"
             )
             .into();
         }

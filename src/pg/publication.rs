@@ -11,7 +11,12 @@ use crate::{
 };
 
 /// Every insert into the table comes through the publication, whole and under the table's name.
-pub fn covers(publication: &Publication, found: &Table, names: &Names) -> Result<(), Stop> {
+pub fn covers(
+    publication: &Publication,
+    found: &Table,
+    names: &Names,
+    version_num: i32,
+) -> Result<(), Stop> {
     let Names {
         publication: name,
         table: outbox,
@@ -68,6 +73,69 @@ pub fn covers(publication: &Publication, found: &Table, names: &Names) -> Result
             "publication {name} has a column list on table {outbox} without {}: {again}",
             left_out.join(", ")
         ));
+    }
+    generated_are_published(publication, found, names, version_num)
+}
+
+/// The table has every column that becomes something.
+pub fn columns_are_there(found: &Table, names: &Names) -> Result<(), Stop> {
+    let is_there = |name: &String| found.columns.iter().any(|column| column.name == *name);
+    let missing: Vec<_> = names.columns.iter().filter(|c| !is_there(c)).collect();
+    let outbox = table(&names.table);
+    match missing.as_slice() {
+        [] => Ok(()),
+        [one] => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no column {one}, which is mapped: add it, or set `outbox.table`"
+        )),
+        more => Err(stop!(
+            Exit::Usage,
+            "table {outbox} has no columns {}, which are mapped: add them, or set `outbox.table`",
+            more.iter()
+                .map(|c| c.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        )),
+    }
+}
+
+/// No column that becomes something is left out because the server computes it.
+fn generated_are_published(
+    publication: &Publication,
+    found: &Table,
+    names: &Names,
+    version_num: i32,
+) -> Result<(), Stop> {
+    let mapped = found
+        .columns
+        .iter()
+        .filter(|c| names.columns.contains(&c.name));
+    for column in mapped {
+        let (name, outbox) = (&column.name, table(&names.table));
+        // From 18 on a column list, if there is one, decides for stored columns.
+        let listed = version_num >= 180_000 && publication.columns.is_some();
+        match column.generated.as_str() {
+            "" => {}
+            "s" if publication.generated || listed => {}
+            "s" if version_num >= 180_000 => {
+                return Err(stop!(
+                    Exit::Slot,
+                    "column {name} of table {outbox} is generated, and publication {} leaves such columns out: \
+                     `ALTER PUBLICATION {} SET (publish_generated_columns = stored)`; rows that were written meanwhile lack it",
+                    names.publication,
+                    ident(&names.publication)
+                ));
+            }
+            _ => {
+                return Err(stop!(
+                    Exit::Slot,
+                    "column {name} of table {outbox} is mapped and generated, and this server does not publish such a column: \
+                     make it an ordinary one with `ALTER TABLE {outbox} ALTER COLUMN {} DROP EXPRESSION` (stored ones only) and \
+                     let the application write it",
+                    ident(name)
+                ));
+            }
+        }
     }
     Ok(())
 }

@@ -7,7 +7,12 @@ use crate::{
 
 /// One entry a version: `MIGRATIONS[0]` makes version 1 out of nothing. Each runs in a transaction
 /// of its own that also writes the version.
-pub const MIGRATIONS: &[&str] = &[include_str!("../../sql/walpost.sql")];
+pub const MIGRATIONS: &[&str] = &[
+    include_str!("../../sql/walpost.sql"),
+    include_str!("../../sql/walpost-2.sql"),
+    include_str!("../../sql/walpost-3.sql"),
+    include_str!("../../sql/walpost-4.sql"),
+];
 
 /// What this binary works with.
 pub const VERSION: i32 = MIGRATIONS.len() as i32;

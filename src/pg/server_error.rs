@@ -54,6 +54,15 @@ impl ServerError {
     }
 }
 
+impl ServerError {
+    /// The server failed at what it read, not at its surroundings: data exceptions, limits of
+    /// values, internal errors. The same comes again with each attempt.
+    pub fn is_of_content(&self) -> bool {
+        let class = self.code.code().get(..2);
+        matches!(class, Some("22" | "54" | "XX"))
+    }
+}
+
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.message, self.code.code())?;

@@ -5,9 +5,9 @@ use tokio_postgres::{Client, error::SqlState, types::Type};
 
 use crate::{
     config::TableName,
-    error::Exit,
+    error::{Exit, Stop},
     pg::{
-        publication::create_publication,
+        publication::{columns_are_there, create_publication},
         quote::{ident, table},
         schema,
         slot::{Names, SlotFacts, facts},
@@ -105,50 +105,18 @@ pub async fn create_table(
 }
 
 /// The table can be published from and has every column that becomes something.
-pub async fn check_table(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
+pub fn check_table(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     let Some(found) = &facts.table else {
         return Ok(());
     };
-    let outbox = table(&names.table);
     if !matches!(found.kind, 'r' | 'p') {
         return Err(stop!(
             Exit::Usage,
-            "{outbox} is not a table, so nothing of it is in the log: set `outbox.table`"
-        )
-        .into());
+            "{} is not a table, so nothing of it is in the log: set `outbox.table`",
+            table(&names.table)
+        ));
     }
-    let rows = client
-        .query_typed(
-            "SELECT a.attname::text FROM pg_catalog.pg_attribute a
-             WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped",
-            &[(&i64::from(found.oid), Type::INT8)],
-        )
-        .await
-        .map_err(explain)?;
-    let mut columns = Vec::with_capacity(rows.len());
-    for row in rows {
-        columns.push(row.try_get::<_, String>(0)?);
-    }
-    let missing: Vec<_> = names
-        .columns
-        .iter()
-        .filter(|c| !columns.contains(c))
-        .map(String::as_str)
-        .collect();
-    match missing.as_slice() {
-        [] => Ok(()),
-        [one] => Err(stop!(
-            Exit::Usage,
-            "table {outbox} has no column {one}, which is mapped: add it, or set `outbox.table`"
-        )
-        .into()),
-        more => Err(stop!(
-            Exit::Usage,
-            "table {outbox} has no columns {}, which are mapped: add them, or set `outbox.table`",
-            more.join(", ")
-        )
-        .into()),
-    }
+    columns_are_there(found, names)
 }
 
 /// Rows that are in the table now; `None` without the right to look. Counts no further than `limit`.

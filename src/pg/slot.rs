@@ -25,6 +25,8 @@ pub struct Names {
     pub table: TableName,
     /// The table's columns that become something, by name.
     pub columns: Vec<String>,
+    /// The slot is to be one that standbys keep in step.
+    pub failover: bool,
 }
 
 impl Names {
@@ -43,6 +45,7 @@ impl Names {
             publication: config.postgres.publication.clone(),
             table: mapping.table,
             columns,
+            failover: config.postgres.failover_slot,
         })
     }
 }
@@ -99,6 +102,8 @@ pub struct Slot {
     pub safe_wal_size: Option<i64>,
     /// PostgreSQL 17+.
     pub invalidation_reason: Option<String>,
+    /// Standbys keep the slot in step. PostgreSQL 17+.
+    pub failover: Option<bool>,
 }
 
 /// The process that reads the slot. Without `pg_read_all_stats` only the pid and the application of
@@ -120,6 +125,14 @@ pub struct Table {
     pub kind: char,
     /// Is itself a partition of another table.
     pub partition: bool,
+    pub columns: Vec<Column>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Column {
+    pub name: String,
+    /// `pg_attribute.attgenerated`: empty, `s` stored, `v` virtual (PostgreSQL 18+).
+    pub generated: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -132,6 +145,8 @@ pub struct Publication {
     pub all_tables: bool,
     /// `publish_via_partition_root`.
     pub via_root: bool,
+    /// Publishes stored generated columns (`publish_generated_columns`, PostgreSQL 18+).
+    pub generated: bool,
     /// Has our table in it, by name, by schema or with all.
     pub names_table: bool,
     /// Has a table in it that ours is a partition of.
@@ -160,6 +175,8 @@ pub struct Record {
     pub epoch: Option<i64>,
     pub confirmed_lsn: Option<Lsn>,
     pub reserved_lsn: Option<Lsn>,
+    /// Of the server when a publisher last took the slot over.
+    pub timeline: Option<u32>,
 }
 
 impl SlotFacts {
@@ -242,6 +259,10 @@ fn query(shape: &Shape) -> String {
             "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
+    let generated = match shape.version_num {
+        180_000.. => "pubgencols = 's'",
+        _ => "false",
+    };
     let version = if shape.has_meta {
         "(SELECT pg_catalog.max(version) FROM walpost.meta)"
     } else {
@@ -256,6 +277,7 @@ fn query(shape: &Shape) -> String {
         .replace("{filter}", filter)
         .replace("{columns}", columns)
         .replace("{schemas}", schemas)
+        .replace("{generated}", generated)
         .replace("{version}", version)
         .replace("{record}", record)
 }

@@ -3,8 +3,8 @@
 use crate::{
     error::{Exit, Stop},
     pg::{
-        publication::{covers, create_publication, wider},
-        quote::{literal, table},
+        publication::{columns_are_there, covers, create_publication, wider},
+        quote::table,
         schema,
         slot::{Names, Publication, Record, Slot, SlotFacts},
     },
@@ -21,11 +21,14 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let slot = slot(facts, names, record)?;
     let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
     let publication = publication(facts, names)?;
-    covers(publication, found, names)?;
+    columns_are_there(found, names)?;
+    covers(publication, found, names, facts.server.version_num)?;
     unchanged(publication, record, names)?;
     not_waited_for(facts, names)?;
+    possible_failover(facts, names)?;
     Ok(pressure(slot, names)
         .into_iter()
+        .chain(unsynchronised(facts, names))
         .chain(wider(publication, names))
         .collect())
 }
@@ -43,13 +46,7 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
             "slot {slot} was never initialised in database {database}: run `walpost init`"
         ));
     };
-    if record.state != "ready" {
-        return Err(stop!(
-            Exit::Slot,
-            "slot {slot} is half-made (state {} in walpost.slot): run `walpost init`, which starts again",
-            record.state
-        ));
-    }
+    unfinished(record, slot)?;
     match &record.system_identifier {
         Some(was) if *was != facts.server.system_identifier => Err(stop!(
             Exit::Slot,
@@ -57,22 +54,52 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
              the database was restored or copied to another cluster, and what was published there is \
              not known here. {}",
             facts.server.system_identifier,
-            start_anew(slot)
+            recover()
         )),
         _ => Ok(record),
     }
 }
 
-fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
+/// A slot that is still being made, or an attempt that ended half-way.
+pub fn unfinished(record: &Record, slot: &str) -> Result<(), Stop> {
+    let state = record.state.as_str();
+    let command = match (state, record.confirmed_lsn) {
+        ("ready", _) => return Ok(()),
+        // The position that was lost is kept until all behind it is published.
+        ("backfilling", Some(_)) => "walpost recover",
+        ("backfilling", None) => "walpost init --include-existing",
+        _ => "walpost init",
+    };
+    let doing = match state {
+        "backfilling" => "rows of the table are to be published before the stream",
+        _ => "half-made",
+    };
+    Err(stop!(
+        Exit::Slot,
+        "slot {slot} is not ready ({doing}; state {state} in walpost.slot): run `{command}`, which starts that again"
+    ))
+}
+
+/// The slot is there, ours, and its WAL is.
+pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a Slot, Stop> {
     let name = &names.slot;
     let Some(slot) = &facts.slot else {
         let from = record.confirmed_lsn.max(record.consistent_point);
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
+        let cause = match record.timeline {
+            Some(was) if was != facts.server.timeline => format!(
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
+                 on timeline {}, which did not have it{last}",
+                facts.server.timeline
+            ),
+            _ => format!(
+                "slot {name} is missing: it was dropped, or the server is one that never had it{last}"
+            ),
+        };
         return Err(stop!(
             Exit::Slot,
-            "slot {name} is missing: it was dropped, or the server is one that never had it{last}. \
-             Rows committed after its position were not published. {}",
-            start_anew(name)
+            "{cause}. Rows committed after its position were not published. {}",
+            recover()
         ));
     };
     ours(slot, &facts.database, name)?;
@@ -90,7 +117,7 @@ fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<&'a 
             Exit::Slot,
             "slot {name} is lost: {cause}, and the server removed the WAL. Rows committed{at} were not \
              published. {}",
-            start_anew(name)
+            recover()
         ));
     }
     Ok(slot)
@@ -124,7 +151,7 @@ pub fn missing_table(names: &Names) -> Stop {
     )
 }
 
-fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
+pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Publication, Stop> {
     facts.publication.as_ref().ok_or_else(|| {
         stop!(
             Exit::Slot,
@@ -169,9 +196,9 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
             Exit::Slot,
             "slot {slot} is not as we left it: it stands at {stands}, and nothing beyond {reserved} was ever confirmed by walpost. \
-             Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {anew}",
+             Somebody moved it, or dropped it and made it again; rows committed in between are not in it. {recover}",
             slot = names.slot,
-            anew = start_anew(&names.slot),
+            recover = recover(),
         )),
         _ => Ok(()),
     }
@@ -205,6 +232,34 @@ fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     }
 }
 
+/// A failover slot is asked for where there are such slots.
+pub fn possible_failover(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    if !names.failover || facts.server.version_num >= 170_000 {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "postgres.failover_slot (or --failover) needs PostgreSQL 17 or later, and the server is {}: set failover_slot = false",
+        facts.server.version
+    ))
+}
+
+/// A failover slot is asked for, and the one that is there is none.
+pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
+    let slot = facts.slot.as_ref();
+    names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
+}
+
+fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+    lacks_failover(facts, names).then(|| {
+        format!(
+            "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
+             publisher and run `walpost init`",
+            names.slot
+        )
+    })
+}
+
 /// The slot comes near the limit at which the server drops its WAL.
 fn pressure(slot: &Slot, names: &Names) -> Option<String> {
     let left = slot.safe_wal_size.unwrap_or(0).max(0);
@@ -222,13 +277,9 @@ fn pressure(slot: &Slot, names: &Names) -> Option<String> {
 }
 
 /// What can be done when the slot's position is gone for good.
-pub fn start_anew(slot: &str) -> String {
-    // The row stays: it counts the lives of the slot.
-    format!(
-        "To go on with rows committed from now on: `UPDATE walpost.slot SET state = 'creating' WHERE slot = {}`, \
-         then `walpost init`; rows committed in between have to be inserted again",
-        literal(slot)
-    )
+pub fn recover() -> &'static str {
+    "Run `walpost recover`, which makes a new slot and publishes the rows of the table that were not published; \
+     `walpost recover --dry-run` counts them"
 }
 
 #[cfg(test)]

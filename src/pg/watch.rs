@@ -17,11 +17,13 @@ use tracing::debug;
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
+    mark,
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
 use crate::{
     error::{Exit, Failure, Stop},
+    ledger::ConfirmedLsn,
     lsn::{Lsn, PgTime},
     state::State,
 };
@@ -43,6 +45,8 @@ pub enum Question {
     Check(Option<Note>),
     /// A clean stop: no position beyond this one is ours.
     Release { epoch: i64, confirmed: Lsn },
+    /// What is settled, where the stream that would tell it broke.
+    Advance { epoch: i64, to: ConfirmedLsn },
     /// We hold the locks: the epochs before this one have passed.
     TakeOver,
 }
@@ -54,6 +58,8 @@ pub struct Note {
     pub progress: Option<Progress>,
     /// Positions up to here may be confirmed once it is written.
     pub reserve: Option<Lsn>,
+    /// Worth a mark of this moment.
+    pub mark: bool,
 }
 
 /// How far the publisher is.
@@ -74,6 +80,7 @@ pub enum Answer {
         reserved: Lsn,
     },
     Released,
+    Advanced,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -254,6 +261,12 @@ impl Task {
                     .await
                     .map(|()| Answer::Released)
             }
+            Question::Advance { epoch, to } => {
+                let slot = &self.names.slot;
+                advance(client, slot, epoch, to)
+                    .await
+                    .map(|()| Answer::Advanced)
+            }
             Question::Check(note) => {
                 if let Some(note) = note {
                     write(client, &self.names.slot, &note)
@@ -311,13 +324,19 @@ impl Task {
 const LOCAL: &str =
     "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
 
+/// The same for several statements.
+const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
+
+/// Of a primary. The control file follows a promotion only at the next checkpoint.
+const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
+
 /// Reserves at once: confirming the first rows then writes nothing.
 async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
     let rows = client
         .query_typed(
             &format!(
                 "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name'),
+                   holder = pg_catalog.current_setting('application_name'), timeline = {TIMELINE},
                    reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
                  FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
             ),
@@ -334,6 +353,10 @@ async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_post
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
 async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
+    if note.mark {
+        let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
+        client.batch_execute(&write).await?;
+    }
     if note.progress.is_none() && note.reserve.is_none() {
         return Ok(());
     }
@@ -356,6 +379,28 @@ async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_pos
                 (&confirmed, Type::TEXT),
                 (&committed_at, Type::INT8),
                 (&reserve, Type::TEXT),
+            ],
+        )
+        .await
+        .map(drop)
+}
+
+/// Only while nobody reads the slot and it is still ours.
+async fn advance(
+    client: &Client,
+    slot: &str,
+    epoch: i64,
+    to: ConfirmedLsn,
+) -> Result<(), tokio_postgres::Error> {
+    client
+        .query_typed(
+            "SELECT pg_catalog.pg_replication_slot_advance(r.slot_name, $3::pg_catalog.pg_lsn)
+             FROM pg_catalog.pg_replication_slots r JOIN walpost.slot s ON s.slot = r.slot_name AND s.epoch = $2
+             WHERE r.slot_name = $1 AND NOT r.active AND r.confirmed_flush_lsn < $3::pg_catalog.pg_lsn",
+            &[
+                (&slot, Type::TEXT),
+                (&epoch, Type::INT8),
+                (&to.to_string(), Type::TEXT),
             ],
         )
         .await

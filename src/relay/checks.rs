@@ -34,6 +34,9 @@ const PROGRESS_REPORTS: Duration = Duration::from_millis(20);
 /// for a synchronous standby, the application's commits would be waiting for us.
 const TRAFFIC_CHECK: Duration = Duration::from_secs(2);
 
+/// With traffic a mark is written this often.
+const MARK_INTERVAL: Duration = Duration::from_secs(60);
+
 /// A loop that did not turn for so long was paused with its process, or the machine was.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -62,7 +65,7 @@ impl Relay {
                 Ok(())
             }
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver { .. } | Answer::Released => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => Ok(()),
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
@@ -135,13 +138,18 @@ impl Relay {
             epoch: session.start.epoch,
             progress: self.progress(session),
             reserve: self.reserve_wanted(),
+            mark: self.is_mark_due(session),
         };
-        let reserved = note.reserve;
+        let (reserved, mark) = (note.reserve, note.mark);
         if watch.ask(Question::Check(Some(note))) {
             session.asked = Some(Asked {
                 boundary: self.ledger.boundary(),
                 reserved,
             });
+            if mark {
+                (self.marked, session.marked) =
+                    (self.state.lock().settled_rows, Some(Instant::now()));
+            }
             session.checked = Instant::now();
             session.check_now = false;
             session.checked_received = self.ledger.received();
@@ -169,6 +177,15 @@ impl Relay {
             confirmed,
             committed_at,
         })
+    }
+
+    /// A mark of this moment is of use: none was written on this stream, or rows were settled since
+    /// the last one. An idle publisher writes none.
+    fn is_mark_due<S>(&self, session: &Session<S>) -> bool {
+        let due = session
+            .marked
+            .is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
+        due && (session.marked.is_none() || self.state.lock().settled_rows > self.marked)
     }
 
     /// Raised ahead, so that confirming seldom waits for it; `None` while enough is left.
@@ -199,6 +216,9 @@ impl Relay {
 
     /// Status by the timer, on progress, and at once when asked.
     pub(super) fn report<S: Wire>(&mut self, session: &mut Session<S>) {
+        if session.broken.is_some() {
+            return;
+        }
         let confirmed = self.ledger.confirmed();
         let since = session.reported.elapsed();
         let progress = confirmed > session.reported_confirmed && since >= PROGRESS_REPORTS;

@@ -22,6 +22,8 @@ pub enum Why {
     Signal,
     /// A row that can never be delivered: nothing from it on is sent.
     Poison,
+    /// A transaction that the server cannot decode: nothing comes any more.
+    Undecodable,
 }
 
 #[derive(Debug)]
@@ -74,6 +76,13 @@ impl Ending {
         }
     }
 
+    pub fn undecodable(grace: Duration) -> Self {
+        Ending {
+            why: Why::Undecodable,
+            ..Ending::poison(grace)
+        }
+    }
+
     pub fn is_reading(&self) -> bool {
         self.reading
     }
@@ -98,6 +107,12 @@ impl Ending {
             Stage::Reading
         } else if !flushed {
             Stage::Flushing
+        } else if self.why == Why::Undecodable
+            && frontier <= ledger.ceiling()
+            && frontier.is_none_or(|f| f <= ledger.reserved())
+        {
+            // A broken stream tells the server nothing: the slot is advanced by SQL.
+            Stage::Done
         } else if frontier <= ledger.ceiling()
             && told.confirmed == frontier
             && frontier.is_none_or(|f| told.stands >= Some(f))
@@ -125,7 +140,12 @@ impl Relay {
             ending.why,
         ) {
             (Stage::Reading | Stage::Flushing | Stage::Confirming, _) => Ok(false),
-            (Stage::Done | Stage::TimedOut, Why::Poison) => Err(self.stopped_by_poison()),
+            (Stage::Done | Stage::TimedOut, Why::Undecodable) if poison.is_none() => {
+                Err(self.stopped_by_undecodable(session))
+            }
+            (Stage::Done | Stage::TimedOut, Why::Poison | Why::Undecodable) => {
+                Err(self.stopped_by_poison())
+            }
             (Stage::Done, Why::Signal) if self.ledger.in_transaction() => {
                 Err(self.unconfirmed("half of the grace ended inside a transaction"))
             }

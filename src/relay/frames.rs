@@ -17,7 +17,7 @@ use crate::{
         message::ServerMessage,
         pgoutput::{Change, Tuple},
         server_error::ServerError,
-        verdict::start_anew,
+        verdict::recover,
         wire::Event,
     },
     stop,
@@ -75,7 +75,7 @@ impl Relay {
                  streamed, and nothing behind that position was confirmed. {}",
                 self.config.postgres.publication,
                 self.ledger.received(),
-                start_anew(&self.config.postgres.slot),
+                recover(),
             )
             .into()),
             // A standby that must have the WAL first lags behind: the stream waits, that is all.

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::Ending;
-use crate::{ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream};
+use crate::{
+    error::Failure, ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream,
+};
 
 /// What a stream runs over.
 pub trait Wire: AsyncRead + AsyncWrite + Unpin {}
@@ -48,6 +50,8 @@ pub struct Session<S> {
     pub reported: Instant,
     pub reported_confirmed: Option<ConfirmedLsn>,
     pub reply_wanted: bool,
+    /// When the last mark was asked for.
+    pub marked: Option<Instant>,
     /// Where the slot stood at the last look.
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.
@@ -55,6 +59,8 @@ pub struct Session<S> {
     /// When the loop last turned: a long gap means that the process was paused.
     pub turned: Instant,
     pub ending: Option<Ending>,
+    /// Why nothing more comes and nothing can be told, while the rest is settled.
+    pub broken: Option<Failure>,
     pub draining: Draining,
 }
 

@@ -7,6 +7,20 @@ use crate::{kafka::topics::TopicState, ledger::ConfirmedLsn, state::WaitingTopic
 
 impl Relay {
     pub(super) fn publish_state<S>(&mut self, session: &Session<S>) {
+        let waiting = self.waiting_topics();
+        let mut state = self.state.lock();
+        state.streaming = true;
+        state.received = Some(self.ledger.received());
+        state.confirmed = session.reported_confirmed.map(ConfirmedLsn::lsn);
+        state.in_flight_rows = self.ledger.rows();
+        state.in_flight_bytes = self.ledger.bytes();
+        state.oldest_unsettled = self.ledger.oldest().map(|row| row.committed_at);
+        state.last_server_message = Some(session.heard);
+        state.waiting_topics = waiting;
+    }
+
+    /// Topics that rows wait for; each is warned of once.
+    pub(super) fn waiting_topics(&mut self) -> Vec<WaitingTopic> {
         let waiting: Vec<_> = self
             .sender
             .topics
@@ -33,14 +47,6 @@ impl Relay {
         }
         self.warned
             .retain(|name| waiting.iter().any(|t| t.topic == *name));
-        let mut state = self.state.lock();
-        state.streaming = true;
-        state.received = Some(self.ledger.received());
-        state.confirmed = session.reported_confirmed.map(ConfirmedLsn::lsn);
-        state.in_flight_rows = self.ledger.rows();
-        state.in_flight_bytes = self.ledger.bytes();
-        state.oldest_unsettled = self.ledger.oldest().map(|row| row.committed_at);
-        state.last_server_message = Some(session.heard);
-        state.waiting_topics = waiting;
+        waiting
     }
 }

@@ -291,6 +291,7 @@ fn shape() -> Arc<Shape> {
         key: String::new(),
         format: Format::Raw,
         on_poison: OnPoison::Stop,
+        order_by: "seq".into(),
     };
     let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
     let column = |role: Role| Column {

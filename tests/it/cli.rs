@@ -20,11 +20,9 @@ fn usage() {
         "recover",
         "dead-letters",
         "replay",
-        "drain",
         "preview",
         "cleanup",
         "audit",
-        "uninstall",
         "consume",
     ] {
         assert!(

@@ -68,7 +68,7 @@ fn of_several_hosts_the_primary_is_found_and_a_standby_waited_out_on_every_versi
     // A standby that was promoted never had the slot: nothing is made there.
     proxy.lead_to(standby.server.socket_address());
     standby.server.admin().run("SELECT pg_promote()");
-    run.expect_end(4, &[tag, "missing"], 40);
+    run.expect_end(4, &[tag, "timeline changed", "slot missing"], 40);
     let slots = standby
         .server
         .admin()

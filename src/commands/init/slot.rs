@@ -7,11 +7,12 @@ use crate::{
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
-        create_slot::{blamed, blockers, create_slot},
+        create_slot::{Made, blamed, blockers, create_slot, make_failover},
+        mark,
         quote::literal,
         record,
         slot::{Slot, SlotFacts},
-        verdict::ours,
+        verdict::{lacks_failover, ours},
     },
     stop,
 };
@@ -46,14 +47,22 @@ impl Init {
 
     /// Of an init that was interrupted, perhaps still at work on the server. Nothing was published
     /// from such a slot.
-    pub(super) async fn drop_half_made(&self, slot: &Slot, database: &str) -> anyhow::Result<()> {
+    pub async fn drop_half_made(&self, slot: &Slot, database: &str) -> anyhow::Result<()> {
+        self.drop_old(slot, database).await?;
+        say(&format!(
+            "dropped slot {}, which was half-made",
+            self.names.slot
+        ))
+    }
+
+    /// One of ours that is of no use any more.
+    pub async fn drop_old(&self, slot: &Slot, database: &str) -> anyhow::Result<()> {
         let name = &self.names.slot;
         ours(slot, database, name)?;
         loop {
             record::drop_slot(&self.client, name).await?;
             let facts = self.facts().await?;
             if facts.slot.is_none() {
-                say(&format!("dropped slot {name}, which was half-made"))?;
                 return Ok(());
             }
             if Instant::now() >= self.within.deadline {
@@ -70,27 +79,24 @@ impl Init {
             Some(pid) if slot.is_some_and(|s| s.confirmed_flush_lsn.is_none()) => stop!(
                 Exit::Grace,
                 "slot {name}: a creation that was begun earlier (pid {pid}) still goes on{}. Wait for it, or end it with \
-                 `SELECT pg_terminate_backend({pid})`; then run `walpost init` again",
-                blamed(&blockers(&self.client, pid).await?)
+                 `SELECT pg_terminate_backend({pid})`; then run `{}` again",
+                blamed(&blockers(&self.client, pid).await?),
+                self.within.command
             ),
             _ => held(name, facts),
         })
     }
 
-    pub(super) async fn make(&self, facts: &SlotFacts, begun: bool) -> anyhow::Result<Lsn> {
+    pub(super) async fn make(
+        &self,
+        facts: &SlotFacts,
+        begun: bool,
+        export: bool,
+    ) -> anyhow::Result<Made> {
         let name = &self.names.slot;
         record::creating(&self.client, name).await?;
-        let made = create_slot(&self.conninfo, &self.client, name, self.within).await;
-        let made = made.and_then(|made| {
-            let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
-            anyhow::ensure!(
-                here == there,
-                "two connections reached two clusters, with system identifiers {here} and {there}"
-            );
-            Ok(made)
-        });
-        match made {
-            Ok(made) => Ok(made.consistent_point),
+        match self.create(facts, export).await {
+            Ok(made) => Ok(made),
             Err(error) => {
                 let ended = Exit::of(&error) == Exit::Grace;
                 if let Err(why) = self.undo(ended, begun).await {
@@ -101,6 +107,46 @@ impl Init {
                 Err(error)
             }
         }
+    }
+
+    /// Makes the slot that is there one that standbys keep in step, if that is asked for; `true`
+    /// when it was none.
+    pub(super) async fn failover(&self, facts: &SlotFacts) -> anyhow::Result<bool> {
+        let name = &self.names.slot;
+        let Some(slot) = facts
+            .slot
+            .as_ref()
+            .filter(|_| lacks_failover(facts, &self.names))
+        else {
+            return Ok(false);
+        };
+        ours(slot, &facts.database, name)?;
+        if slot.active {
+            return Err(held(name, facts).into());
+        }
+        make_failover(&self.conninfo, name).await?;
+        say(&format!("slot {name} is a failover slot from now on"))?;
+        Ok(true)
+    }
+
+    /// The slot itself; `export`: with the snapshot of its beginning.
+    pub async fn create(&self, facts: &SlotFacts, export: bool) -> anyhow::Result<Made> {
+        // Below the slot's beginning: should its place be lost, rows from before it are known.
+        mark::write(&self.client).await?;
+        let made = create_slot(
+            &self.conninfo,
+            &self.client,
+            &self.names,
+            self.within,
+            export,
+        )
+        .await?;
+        let (here, there) = (&facts.server.system_identifier, &made.system_identifier);
+        anyhow::ensure!(
+            here == there,
+            "two connections reached two clusters, with system identifiers {here} and {there}"
+        );
+        Ok(made)
     }
 
     /// After a creation that failed. `ended`: it was ours that was ended, so a slot that is there
@@ -119,7 +165,7 @@ impl Init {
     }
 }
 
-fn held(slot: &str, facts: &SlotFacts) -> Stop {
+pub fn held(slot: &str, facts: &SlotFacts) -> Stop {
     let holder = facts.holder.as_ref();
     stop!(
         Exit::Slot,

@@ -143,7 +143,7 @@ fn every_key_is_read() {
 
 #[test]
 fn errors_of_the_file_name_line_column_and_the_nearest_key() {
-    let known = "`url`, `slot`, `publication`, `password_file`, `status_interval`, `receive_timeout`, `server_shutdown_grace`";
+    let known = "`url`, `slot`, `publication`, `failover_slot`, `password_file`, `status_interval`, `receive_timeout`, `server_shutdown_grace`";
     for (text, error) in [
         ("[postgres\n", "walpost.toml:1:10: unclosed table, expected `]`".to_string()),
         (
@@ -155,8 +155,8 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
             "walpost.toml:2:2: delivry: unknown field `delivry`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `delivery`?".into(),
         ),
         (
-            "[postgres]\nfailover_slot = true\n",
-            format!("walpost.toml:2:1: postgres.failover_slot: unknown field `failover_slot`, expected one of {known}"),
+            "[postgres]\njudge = true\n",
+            format!("walpost.toml:2:1: postgres.judge: unknown field `judge`, expected one of {known}"),
         ),
         (
             "[[outbox]]\ntable = \"a\"\non_poison = \"maybe\"",
@@ -320,7 +320,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_OUTBOX__0__TABEL",
             "x",
-            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`, `order_by`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
         ),
         (
             "WALPOST_OUTBOX__2__TABLE",

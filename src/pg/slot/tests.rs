@@ -1,9 +1,14 @@
 use serde_json::json;
 
 use super::*;
+use crate::pg::schema;
 
 /// A slot where all is well, 256 bytes behind.
 pub fn good() -> serde_json::Value {
+    let columns: Vec<_> = COLUMNS
+        .iter()
+        .map(|name| json!({"name": name, "generated": ""}))
+        .collect();
     json!({
         "now": "2026-01-02T03:04:05.678901+00:00", "database": "app",
         "server": {"version": "15.18", "version_num": 150018, "system_identifier": "7713717331013726184", "timeline": 1,
@@ -11,10 +16,10 @@ pub fn good() -> serde_json::Value {
         "slot": {"slot_name": "walpost", "plugin": "pgoutput", "slot_type": "logical", "database": "app", "active": true, "active_pid": 7,
             "restart_lsn": "0/1000000", "confirmed_flush_lsn": "0/1000100", "wal_status": "reserved", "safe_wal_size": null},
         "holder": {"pid": 7, "client": "127.0.0.1", "application": "walpost:walpost", "since": "2026-01-02T03:00:00+00:00", "sync_state": "async"},
-        "table": {"oid": 16387, "kind": "r", "partition": false},
-        "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true,
+        "table": {"oid": 16387, "kind": "r", "partition": false, "columns": columns},
+        "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true, "generated": false,
             "names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}},
-        "schema_version": 1,
+        "schema_version": schema::VERSION,
         "record": {"slot": "walpost", "state": "ready", "system_identifier": "7713717331013726184", "database": "app", "plugin": "pgoutput",
             "consistent_point": "0/FFFF00", "publication": {}, "life": 1, "epoch": 0, "confirmed_lsn": null}
     })
@@ -45,6 +50,7 @@ pub fn names() -> Names {
             name: "outbox".into(),
         },
         columns: COLUMNS.map(String::from).into(),
+        failover: false,
     }
 }
 

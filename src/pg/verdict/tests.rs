@@ -85,6 +85,18 @@ fn what_is_lost_or_waiting_stops_with_its_repair() {
             "without aggregate_type, ",
         ),
         (
+            "/table/columns/0/name",
+            json!("other"),
+            Exit::Usage,
+            "no column event_id",
+        ),
+        (
+            "/table/columns/1/generated",
+            json!("s"),
+            Exit::Slot,
+            "column aggregate_type of table public.outbox is mapped and generated",
+        ),
+        (
             "/holder/sync_state",
             json!("sync"),
             Exit::Slot,
@@ -139,6 +151,70 @@ fn partitions_come_under_the_name_that_is_configured() {
     assert!(
         stop.to_string()
             .contains("under the partitioned table's name"),
+        "{stop}"
+    );
+}
+
+#[test]
+fn from_18_on_a_publication_decides_about_stored_generated_columns() {
+    let judged = |kind: &str, published: bool, list: serde_json::Value| {
+        let mut facts = good();
+        facts["server"]["version_num"] = json!(180_004);
+        facts["table"]["columns"][6]["generated"] = json!(kind);
+        facts["publication"]["generated"] = json!(published);
+        facts["publication"]["columns"] = list;
+        verdict(&serde_json::from_value(facts).unwrap(), &names())
+    };
+    let all = json!(names().columns);
+    assert!(judged("s", true, Value::Null).is_ok());
+    assert!(judged("s", false, all.clone()).is_ok());
+    for (stop, words) in [
+        (
+            judged("s", false, Value::Null),
+            "publish_generated_columns = stored",
+        ),
+        (judged("v", true, all), "does not publish such a column"),
+    ] {
+        let stop = stop.unwrap_err();
+        let text = stop.to_string();
+        assert!(
+            stop.exit == Exit::Slot && text.contains("payload") && text.contains(words),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_promoted_standby_without_the_slot_is_told_from_a_dropped_slot() {
+    let mut facts = good();
+    facts["slot"] = Value::Null;
+    facts["record"]["timeline"] = json!(1);
+    let told = |facts: &Value| {
+        let facts = serde_json::from_value(facts.clone()).unwrap();
+        verdict(&facts, &names()).unwrap_err().to_string()
+    };
+    assert!(told(&facts).contains("slot walpost is missing"));
+    facts["server"]["timeline"] = json!(2);
+    assert!(told(&facts).contains("new server (timeline changed), slot missing"));
+}
+
+#[test]
+fn a_failover_slot_is_asked_for_and_warned_about() {
+    let asked = |version: i32, failover: Value| {
+        let mut facts = good();
+        facts["server"]["version_num"] = json!(version);
+        facts["slot"]["failover"] = failover;
+        let names = Names {
+            failover: true,
+            ..names()
+        };
+        verdict(&serde_json::from_value(facts).unwrap(), &names)
+    };
+    assert!(asked(170_005, json!(true)).unwrap().is_empty());
+    assert!(asked(170_005, json!(false)).unwrap()[0].contains("no failover slot"));
+    let stop = asked(150_018, Value::Null).unwrap_err();
+    assert!(
+        stop.exit == Exit::Usage && stop.to_string().contains("failover_slot"),
         "{stop}"
     );
 }

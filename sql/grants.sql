@@ -1,0 +1,6 @@
+-- By the owner of database {database}:
+GRANT CONNECT ON DATABASE {database} TO {role};
+-- The owner of table {table} needs CREATE on the database to make the publication; revoke it afterwards:
+-- GRANT CREATE ON DATABASE {database} TO table_owner;
+-- Optional, by the table's owner. Lets init count the rows that are there already and will not be published:
+-- GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};

@@ -1,0 +1,258 @@
+//! Publishes rows of the table before the stream goes on: what `init --include-existing` and
+//! `recover` have in common.
+
+use std::{
+    io::{self, IsTerminal as _},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use tracing::info;
+
+use crate::{
+    config::{Config, kafka::producer_settings},
+    error::Exit,
+    kafka::{scan::Scan, settings},
+    lsn::Lsn,
+    metrics::Metrics,
+    outbox::{
+        event_ids::EventIds,
+        headers::BUILT_IN,
+        record::Mapper,
+        relation::{Mapping, Role},
+        row::{OutboxRow, Reread},
+    },
+    pg::{
+        mark::Mark,
+        pgoutput::Tuple,
+        table::{Reader, Rows},
+    },
+    relay::{self, Relay},
+    shutdown::Shutdown,
+    state::State,
+    stop,
+};
+
+/// Records may carry a time of their application's: a topic is read from this long before a mark.
+const MARGIN: Duration = Duration::from_secs(3600);
+
+/// Between two lines about the progress, where there is no terminal.
+const SAY_EVERY: Duration = Duration::from_secs(5);
+
+/// All that publishing takes. Made before anything is changed, so that settings that cannot work
+/// change nothing.
+pub struct Backfill {
+    config: Arc<Config>,
+    properties: Vec<(String, String)>,
+    relay: Relay,
+    pub shutdown: Shutdown,
+    /// What makes an interrupted one start again.
+    command: &'static str,
+}
+
+/// What the table and the topics say together.
+pub struct Survey {
+    /// Rows that the table holds.
+    pub rows: u64,
+    /// Events of them that the topics have.
+    pub published: EventIds,
+    /// Rows with such an event.
+    pub known: u64,
+}
+
+/// Which rows to publish.
+pub struct Publish<'a> {
+    pub reader: &'a Reader,
+    /// `None`: all of them.
+    pub since: Option<&'a Mark>,
+    /// But not those of these events.
+    pub except: &'a EventIds,
+    pub reread: Reread,
+    /// Where the slot begins.
+    pub at: Lsn,
+    /// How many to expect.
+    pub total: u64,
+}
+
+impl Survey {
+    pub fn missing(&self) -> u64 {
+        self.rows - self.known
+    }
+}
+
+impl Backfill {
+    pub fn new(config: &Config, command: &'static str) -> anyhow::Result<Backfill> {
+        let config = Arc::new(config.clone());
+        let properties = producer_settings(&config.kafka)?;
+        let mapping = Mapping::new(&config.outbox[0])
+            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let relay = Relay::new(
+            config.clone(),
+            Arc::new(State::default()),
+            Arc::new(Metrics::new()),
+            mapping,
+            &properties,
+        )?;
+        Ok(Backfill {
+            config,
+            properties,
+            relay,
+            shutdown: Shutdown::on_signals()?,
+            command,
+        })
+    }
+
+    /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in
+    /// the whole topics.
+    pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
+        let (wanted, topics, rows) = self.wanted(reader, since).await?;
+        info!(rows, topics = topics.len(), "reading the topics");
+        let published = self.published(&wanted, topics, since).await?;
+        let mut known = 0;
+        if !published.is_empty() {
+            let mut rows = reader.rows(since).await?;
+            while let Some(tuple) = self.next(&mut rows).await? {
+                known +=
+                    u64::from(event_id(reader, &tuple).is_some_and(|id| published.contains(id)));
+            }
+        }
+        Ok(Survey {
+            rows,
+            published,
+            known,
+        })
+    }
+
+    /// The rows' event ids, the topics that they go to, and their number.
+    async fn wanted(
+        &self,
+        reader: &Reader,
+        since: Option<&Mark>,
+    ) -> anyhow::Result<(EventIds, Vec<String>, u64)> {
+        let (mut ids, mut topics, mut count) = (EventIds::default(), Vec::<String>::new(), 0);
+        let mut mapper = Mapper::default();
+        let mut rows = reader.rows(since).await?;
+        while let Some(tuple) = self.next(&mut rows).await? {
+            count += 1;
+            // A row that cannot be mapped went nowhere; publishing it will say so.
+            let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
+                continue;
+            };
+            if let Some(id) = row.role(Role::EventId) {
+                ids.insert(id);
+            }
+            if let Ok(topic) = mapper.topic(&row)
+                && !topics.iter().any(|known| known == topic)
+            {
+                topics.push(topic.to_owned());
+            }
+        }
+        Ok((ids, topics, count))
+    }
+
+    async fn next(&self, rows: &mut Rows) -> anyhow::Result<Option<Vec<u8>>> {
+        tokio::select! {
+            biased;
+            () = self.shutdown.requested.cancelled() => Err(stop!(
+                Exit::Grace,
+                "stopped while reading the table; run `{}` again", self.command
+            ).into()),
+            row = rows.next() => row,
+        }
+    }
+
+    async fn published(
+        &self,
+        wanted: &EventIds,
+        topics: Vec<String>,
+        since: Option<&Mark>,
+    ) -> anyhow::Result<EventIds> {
+        let config = &self.config;
+        let mut properties = self.properties.clone();
+        properties.extend(crate::config::kafka::read_property_files(&config.kafka)?);
+        let client_id = format!("walpost-{}", config.postgres.slot);
+        let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
+        let since = since.map(|mark| mark.at.as_millisecond() - MARGIN.as_millis() as i64);
+        let mut found = EventIds::like(wanted);
+        tokio::task::block_in_place(|| {
+            let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
+                .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
+            for topic in &topics {
+                scan.topic(topic, since, BUILT_IN[0], |id| {
+                    if wanted.contains(id) {
+                        found.insert(id);
+                    }
+                })?;
+            }
+            // Ending a client waits for brokers that may be gone.
+            std::thread::spawn(move || drop(scan));
+            anyhow::Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Publishes them and tells how many that were.
+    pub async fn publish(&mut self, what: Publish<'_>) -> anyhow::Result<u64> {
+        let from = relay::Backfill {
+            rows: what.reader.rows(what.since).await?,
+            shape: what.reader.shape.clone(),
+            except: what.except,
+            reread: what.reread,
+            at: what.at,
+            command: self.command,
+        };
+        let mut progress = Progress::new(what.total)?;
+        let published = self
+            .relay
+            .backfill(from, &self.shutdown, |rows| progress.tell(rows))
+            .await;
+        progress.end();
+        Ok(published?)
+    }
+}
+
+fn event_id<'a>(reader: &'a Reader, tuple: &'a [u8]) -> Option<&'a [u8]> {
+    let row = OutboxRow::new(&reader.shape, Tuple::from_bytes(tuple)).ok()?;
+    row.role(Role::EventId)
+}
+
+/// A bar on a terminal, a line every few seconds elsewhere; both on stderr.
+struct Progress {
+    bar: Option<ProgressBar>,
+    total: u64,
+    said: Instant,
+}
+
+impl Progress {
+    fn new(total: u64) -> anyhow::Result<Progress> {
+        let style = "{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left";
+        let style = ProgressStyle::with_template(style).context("progress bar")?;
+        let bar = io::stderr()
+            .is_terminal()
+            .then(|| ProgressBar::new(total).with_style(style));
+        Ok(Progress {
+            bar,
+            total,
+            said: Instant::now(),
+        })
+    }
+
+    fn tell(&mut self, rows: u64) {
+        match &self.bar {
+            Some(bar) => bar.set_position(rows),
+            None if self.said.elapsed() >= SAY_EVERY => {
+                self.said = Instant::now();
+                info!(rows, of = self.total, "publishing rows of the table");
+            }
+            None => {}
+        }
+    }
+
+    fn end(self) {
+        if let Some(bar) = self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

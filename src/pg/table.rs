@@ -1,0 +1,287 @@
+//! The outbox table's own rows, in `order_by` order and of one snapshot, each as the tuple that the
+//! stream would have brought.
+
+use std::{pin::Pin, sync::Arc};
+
+use anyhow::Context as _;
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use tokio_postgres::{Client, CopyOutStream, error::SqlState, types::Type};
+
+use crate::{
+    config::{Outbox, TableName},
+    error::{Exit, Stop},
+    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Shape, Types},
+    pg::{
+        conninfo::ConnInfo,
+        mark::Mark,
+        pgoutput::{Column, Relation},
+        quote::{ident, literal, table},
+        setup::explain,
+        sql,
+    },
+    stop,
+};
+
+/// The users' types, and which of them are domains over bytea, domains over domains included.
+pub fn types() -> String {
+    format!(
+        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
+           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
+         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
+         WHERE t.oid >= {FIRST_OF_USERS}"
+    )
+}
+
+/// A connection that reads the table, and nothing else.
+pub struct Reader {
+    client: Client,
+    name: TableName,
+    columns: Vec<Column>,
+    order_by: String,
+    pub shape: Arc<Shape>,
+}
+
+impl Reader {
+    /// Refuses what cannot be read: a missing right, or a column that is missing.
+    pub async fn open(
+        info: &ConnInfo,
+        outbox: &Outbox,
+        application: &str,
+    ) -> anyhow::Result<Reader> {
+        let client = sql::connect(info, application).await?;
+        // A long pause is Kafka's: the transaction and its snapshot have to outlive it. A policy
+        // would hide rows silently; an error is better. Of an SQL_ASCII database the bytes are
+        // taken as they are, as in the stream.
+        let settings =
+            "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', false),
+            pg_catalog.set_config('row_security', 'off', false),
+            CASE WHEN pg_catalog.current_setting('server_encoding') = 'SQL_ASCII'
+              THEN pg_catalog.set_config('client_encoding', 'SQL_ASCII', false) END";
+        client.query_typed(settings, &[]).await.map_err(explain)?;
+        let mapping =
+            Mapping::new(outbox).map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let wanted: Vec<&str> = mapping.columns().collect();
+        let text = "SELECT a.attname::text, a.atttypid::bigint, a.attname = ANY ($3) FROM pg_catalog.pg_attribute a
+              JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+        let TableName { schema, name } = &outbox.table;
+        let rows = client
+            .query_typed(
+                text,
+                &[
+                    (schema, Type::TEXT),
+                    (name, Type::TEXT),
+                    (&wanted, Type::TEXT_ARRAY),
+                ],
+            )
+            .await
+            .map_err(explain)?;
+        let (mut columns, mut ordered) = (Vec::new(), false);
+        for row in rows {
+            let name: String = row.try_get(0)?;
+            ordered |= name == outbox.order_by;
+            if row.try_get(2)? {
+                let type_oid = u32::try_from(row.try_get::<_, i64>(1)?)?;
+                columns.push(Column { name, type_oid });
+            }
+        }
+        if !ordered {
+            return Err(no_order(outbox).into());
+        }
+        let mut users: Vec<(u32, bool)> = Vec::new();
+        for row in client.query_typed(&types(), &[]).await.map_err(explain)? {
+            users.push((row.try_get(0)?, row.try_get(1)?));
+        }
+        let types = Types::new(users.into_iter());
+        let relation = Relation {
+            id: 0,
+            namespace: schema.clone(),
+            name: name.clone(),
+            columns,
+        };
+        let shape = Arc::new(Shape::new(&relation, &mapping, &types));
+        let reader = Reader {
+            client,
+            name: outbox.table.clone(),
+            columns: relation.columns,
+            order_by: outbox.order_by.clone(),
+            shape,
+        };
+        reader.may_read(&info.user).await?;
+        Ok(reader)
+    }
+
+    /// Rights are looked at even for no rows.
+    async fn may_read(&self, role: &str) -> anyhow::Result<()> {
+        let select = format!("{} LIMIT 0", self.select(None));
+        let Err(error) = self.client.batch_execute(&select).await else {
+            return Ok(());
+        };
+        let (outbox, schema) = (table(&self.name), ident(&self.name.schema));
+        let role = ident(role);
+        Err(match error.code() {
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => stop!(
+                Exit::Error,
+                "cannot read the rows of {outbox}: {:#}; let its owner run `GRANT USAGE ON SCHEMA {schema} TO {role}; \
+                 GRANT SELECT ON {outbox} TO {role}`",
+                explain(error)
+            )
+            .into(),
+            _ => explain(error).context(format!("cannot read the rows of {outbox}")),
+        })
+    }
+
+    /// Every row that follows is of this snapshot: an exported one, or one of this moment.
+    pub async fn begin(&self, exported: Option<&str>) -> anyhow::Result<()> {
+        let import = exported.map_or_else(String::new, |name| {
+            format!("SET TRANSACTION SNAPSHOT {};", literal(name))
+        });
+        // The snapshot of this moment is taken by the first query.
+        let text = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {import} SELECT pg_catalog.pg_current_snapshot()"
+        );
+        self.client
+            .batch_execute(&text)
+            .await
+            .map_err(explain)
+            .context("cannot read the table as of the slot's beginning")
+    }
+
+    fn select(&self, since: Option<&Mark>) -> String {
+        let columns: Vec<_> = self.columns.iter().map(|c| ident(&c.name)).collect();
+        // A transaction number has 32 bits in the row: ages compare where the bare numbers wrap
+        // around. What is too old for that looks new, and is only sent once more.
+        let since = since.map_or_else(String::new, |mark| {
+            format!(
+                " WHERE pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid8::pg_catalog.xid)",
+                mark.xid
+            )
+        });
+        format!(
+            "SELECT {} FROM {}{since}",
+            columns.join(", "),
+            table(&self.name)
+        )
+    }
+
+    /// How many rows [`Reader::rows`] would give.
+    pub async fn count(&self, since: Option<&Mark>) -> anyhow::Result<u64> {
+        let text = format!(
+            "SELECT pg_catalog.count(*) FROM ({}) AS r",
+            self.select(since)
+        );
+        let rows = self.client.query_typed(&text, &[]).await.map_err(explain)?;
+        Ok(rows[0].try_get::<_, i64>(0)?.try_into()?)
+    }
+
+    /// The rows of the snapshot; `since`: without those that were committed below the mark. Read
+    /// as they are taken, so a pause costs no memory.
+    pub async fn rows(&self, since: Option<&Mark>) -> anyhow::Result<Rows> {
+        // COPY writes each type as the stream does, by its own output function.
+        let text = format!(
+            "COPY ({} ORDER BY {}) TO STDOUT",
+            self.select(since),
+            ident(&self.order_by)
+        );
+        let stream = self.client.copy_out(&text).await.map_err(explain)?;
+        Ok(Rows {
+            stream: Box::pin(stream),
+            read: BytesMut::new(),
+        })
+    }
+}
+
+fn no_order(outbox: &Outbox) -> Stop {
+    stop!(
+        Exit::Usage,
+        "table {} has no column {}, which orders its rows: set `outbox.order_by`",
+        table(&outbox.table),
+        outbox.order_by
+    )
+}
+
+/// Rows of the table, as they arrive.
+pub struct Rows {
+    stream: Pin<Box<CopyOutStream>>,
+    read: BytesMut,
+}
+
+impl Rows {
+    /// The next row's tuple; `None` behind the last one. Cancel-safe.
+    pub async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        loop {
+            // A line's end within a value is written as \n.
+            if let Some(end) = self.read.iter().position(|b| *b == b'\n') {
+                let line = self.read.split_to(end);
+                self.read.advance(1);
+                return tuple(&line).map(Some);
+            }
+            match self.chunk().await {
+                Some(chunk) => self.read.extend_from_slice(&chunk.map_err(explain)?),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    async fn chunk(&mut self) -> Option<Result<Bytes, tokio_postgres::Error>> {
+        self.stream.next().await
+    }
+}
+
+/// A line of COPY's text format as the tuple of an Insert.
+/// <https://www.postgresql.org/docs/current/sql-copy.html>
+fn tuple(line: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut tuple = vec![0, 0];
+    let mut count = 0u16;
+    for value in line.split(|b| *b == b'\t') {
+        count += 1;
+        if value == b"\\N" {
+            tuple.push(b'n');
+            continue;
+        }
+        tuple.push(b't');
+        let at = tuple.len();
+        tuple.extend([0; 4]);
+        let mut bytes = value.iter();
+        while let Some(byte) = bytes.next() {
+            tuple.push(match byte {
+                b'\\' => match bytes.next().context("a line of COPY ends in a backslash")? {
+                    b'b' => 8,
+                    b't' => b'\t',
+                    b'n' => b'\n',
+                    b'v' => 11,
+                    b'f' => 12,
+                    b'r' => b'\r',
+                    other => *other,
+                },
+                byte => *byte,
+            });
+        }
+        let length = u32::try_from(tuple.len() - at - 4)?;
+        tuple[at..at + 4].copy_from_slice(&length.to_be_bytes());
+    }
+    tuple[..2].copy_from_slice(&count.to_be_bytes());
+    Ok(tuple)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::pgoutput::{Tuple, Value};
+
+    #[test]
+    fn a_line_of_copy_becomes_a_tuple() {
+        let bytes = tuple(b"a\t\\N\t\t\\\\x00\\t\\n\\r\\b\\f\\v\\\\N").unwrap();
+        let values: Vec<_> = Tuple::from_bytes(&bytes).values().collect();
+        let last = b"\\x00\t\n\r\x08\x0c\x0b\\N";
+        let expected = [
+            Value::Text(b"a"),
+            Value::Null,
+            Value::Text(b""),
+            Value::Text(last),
+        ];
+        assert_eq!(values, expected);
+        assert!(tuple(b"a\\").is_err());
+    }
+}

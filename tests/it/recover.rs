@@ -1,0 +1,401 @@
+//! Rows of the table before the stream: `init --include-existing`, and `recover` after a lost slot.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Cluster, records::Record, until};
+
+/// A topic and rows in the table, and nothing else yet.
+fn with_rows(keys: &[(&str, u64)]) -> (Scene, Walpost, Vec<String>) {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    scene.create_topic("order", 1, &[]);
+    let insert = |(key, count): &(&str, u64)| scene.insert(key, *count);
+    let ids = keys.iter().flat_map(insert).collect();
+    let walpost = scene.walpost();
+    (scene, walpost, ids)
+}
+
+fn ids(records: &[Record]) -> Vec<&str> {
+    records.iter().map(Record::event_id).collect()
+}
+
+fn state(scene: &Scene) -> Option<String> {
+    scene.sql.value("SELECT state FROM walpost.slot")
+}
+
+fn drop_slot(scene: &Scene) {
+    let drop = format!("SELECT pg_drop_replication_slot('{}')", scene.tag);
+    scene.sql.run(&drop);
+}
+
+/// Five rows published and confirmed, three not, then the slot is gone, then two more.
+fn with_gap() -> (Scene, Walpost, Vec<String>) {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 5);
+    scene.wait_confirmed(20);
+    run.stop(0);
+    let mut late = scene.insert("a", 3);
+    drop_slot(&scene);
+    late.extend(scene.insert("a", 2));
+    walpost.run_to_end().expect(4, &["walpost recover"]);
+    (scene, walpost, late)
+}
+
+#[test]
+fn existing_rows_come_first_in_order_and_marked() {
+    let (scene, walpost, old) = with_rows(&[("a", 3), ("b", 3)]);
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(0, &["published 6 rows"]);
+    let records = scene.records();
+    assert_eq!(ids(&records), old);
+    let names: Vec<_> = records[0].texts().iter().map(|(name, _)| *name).collect();
+    let wanted = [
+        "event_id",
+        "aggregate_type",
+        "event_type",
+        "schema_version",
+        "walpost_replay",
+    ];
+    assert_eq!(names, wanted);
+    assert_eq!(records[0].header("walpost_replay"), Some("backfill"));
+    let _run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.judge_once(8);
+    assert!(scene.records()[6].header("wal_position").is_some());
+}
+
+#[test]
+fn a_row_of_the_table_becomes_the_bytes_that_the_stream_would_send() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let rows = [
+        [
+            (
+                "payload",
+                r#"'{"b":  "tab\t line\n \\ \u00e9 漢", "a": 1.50}'"#,
+            ),
+            ("headers", r#"'{"h": "x\ty", "n": null}'"#),
+            ("occurred_at", "'2024-02-29 12:34:56.789+00'"),
+        ],
+        [
+            ("payload", "'null'"),
+            ("headers", "NULL"),
+            ("aggregate_id", r"E'k\\ey\t\n'"),
+        ],
+        [
+            ("payload", "NULL"),
+            ("aggregate_id", "NULL"),
+            ("aggregate_version", "7"),
+        ],
+        [
+            ("payload", "'\"\"'"),
+            ("aggregate_id", "''"),
+            ("event_type", r"'\N'"),
+        ],
+    ];
+    for row in &rows {
+        scene.insert_row(row);
+    }
+    let mut run = scene.started(&walpost);
+    let streamed = scene.wait_records(rows.len());
+    run.stop(0);
+
+    // The same rows once more, of the table: nothing is known of what was published.
+    drop_slot(&scene);
+    scene.sql.run("DROP SCHEMA walpost CASCADE");
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(0, &[]);
+    let all = scene.wait_records(2 * rows.len());
+    for (streamed, reread) in streamed.iter().zip(&all[rows.len()..]) {
+        let same = |r: &Record| (r.key.clone(), r.value.clone(), r.partition, r.timestamp);
+        assert_eq!(same(streamed), same(reread));
+        let mut headers = streamed.headers.clone();
+        let position = headers.iter().position(|(name, _)| name == "wal_position");
+        headers[position.expect("wal_position")] =
+            ("walpost_replay".into(), Some(b"backfill".to_vec()));
+        assert_eq!(headers, reread.headers);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_before_anything_is_made() {
+    let (scene, mut walpost, _) = with_rows(&[("a", 1)]);
+    walpost
+        .set("outbox.order_by", "place")
+        .command(&["init", "--include-existing"])
+        .expect(2, &["place", "outbox.order_by"]);
+    walpost.unset("outbox.order_by");
+    let role = scene.server.publisher_name();
+    scene.sql.run(&format!(
+        "ALTER TABLE public.outbox OWNER TO CURRENT_USER; REVOKE ALL ON public.outbox FROM {role}"
+    ));
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(1, &["GRANT SELECT ON public.outbox"]);
+    assert!(scene.slot().is_none() && scene.sql.rows("SELECT 1 FROM pg_publication").is_empty());
+}
+
+#[test]
+fn poison_among_existing_rows_ends_with_5_and_can_be_repeated() {
+    let (scene, walpost, mut old) = with_rows(&[("a", 2)]);
+    let bad = scene.insert_row(&[("aggregate_type", "'no topic'")]);
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(5, &[&bad, "init --include-existing"]);
+    assert_eq!(state(&scene).as_deref(), Some("backfilling"));
+    assert_eq!(ids(&scene.records()), old, "what is before it");
+    walpost
+        .run_to_end()
+        .expect(4, &["backfilling", "init --include-existing"]);
+    scene
+        .sql
+        .run("UPDATE public.outbox SET aggregate_type = 'order' WHERE aggregate_type = 'no topic'");
+    let slot = scene.confirmed();
+    walpost.command(&["init"]).expect(0, &["published 3 rows"]);
+    assert_eq!(scene.confirmed(), slot, "the slot was made again");
+    assert_eq!(scene.sql.number("SELECT life FROM walpost.slot"), 2);
+    old.push(bad);
+    assert_eq!(ids(&scene.records())[2..], old);
+}
+
+#[test]
+fn existing_rows_wait_for_their_topic_and_a_stop_leaves_them_for_the_next_time() {
+    let (scene, walpost, _) = with_rows(&[("a", 2)]);
+    scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]);
+    let mut init = walpost.spawn(&["init", "--include-existing"]);
+    init.wait_says("rows wait for their topic", 30);
+    init.signal(Signal::TERM);
+    init.expect_end(6, &["init --include-existing"], 20);
+    assert_eq!(state(&scene).as_deref(), Some("backfilling"));
+
+    let mut init = walpost.spawn(&["init", "--include-existing"]);
+    init.wait_says("rows wait for their topic", 30);
+    scene.create_topic("late", 1, &[]);
+    init.expect_end(0, &[], 30);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge(4);
+}
+
+#[test]
+fn a_fine_slot_has_nothing_to_recover() {
+    let scene = Scene::new();
+    let walpost = scene.walpost();
+    walpost.command(&["recover"]).expect(4, &["walpost init"]);
+    walpost.init();
+    let before = (
+        scene.confirmed(),
+        scene.sql.rows("SELECT * FROM walpost.slot"),
+    );
+    for flags in [
+        &["recover"][..],
+        &["recover", "--dry-run"],
+        &["recover", "--accept-gap"],
+    ] {
+        walpost.command(flags).expect(0, &["nothing to recover"]);
+    }
+    assert_eq!(scene.confirmed(), before.0);
+    assert_eq!(scene.sql.rows("SELECT * FROM walpost.slot"), before.1);
+}
+
+#[test]
+fn recover_publishes_what_was_not_and_nothing_twice() {
+    let (scene, walpost, late) = with_gap();
+    walpost.command(&["init"]).expect(4, &["walpost recover"]);
+    walpost
+        .command(&["recover", "--dry-run"])
+        .expect(0, &["publish 5 rows", "nothing was changed"]);
+    assert!(scene.slot().is_none() && scene.records().len() == 5);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 5 rows", "deleted from the table"]);
+    let records = scene.records();
+    assert_eq!(ids(&records[5..]), late);
+    assert!(
+        records[5..]
+            .iter()
+            .all(|r| r.header("walpost_replay") == Some("recover"))
+    );
+    let _run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.judge_once(12);
+}
+
+#[test]
+fn rows_before_the_newest_mark_are_not_even_looked_at() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    scene.insert("old", 3);
+    let walpost = scene.ready(1);
+    scene.insert("a", 2);
+    drop_slot(&scene);
+    // Those from before the slot were never to be published.
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 2 rows", "0 of the 2 looked at"]);
+    assert_eq!(scene.records().len(), 2);
+}
+
+#[test]
+fn without_a_mark_every_row_is_looked_for_in_its_topic() {
+    let (scene, walpost, late) = with_gap();
+    scene.sql.run("DELETE FROM walpost.mark");
+    walpost
+        .command(&["recover"])
+        .expect(0, &["no mark", "published 5 rows", "5 of the 10 looked at"]);
+    assert_eq!(ids(&scene.records()[5..]), late);
+}
+
+#[test]
+fn on_another_cluster_the_marks_mean_nothing() {
+    let (scene, walpost, late) = with_gap();
+    scene
+        .sql
+        .run("UPDATE walpost.slot SET system_identifier = '1'");
+    walpost
+        .command(&["recover"])
+        .expect(0, &["another cluster", "published 5 rows"]);
+    assert_eq!(ids(&scene.records()[5..]), late);
+    // One of the new slot's beginning is there.
+    assert_eq!(scene.sql.number("SELECT count(*) FROM walpost.mark"), 1);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.judge_once(12);
+}
+
+#[test]
+fn a_slot_made_by_somebody_else_is_replaced_and_the_gap_closed() {
+    let (scene, walpost, _) = with_gap();
+    scene.sql.run(&format!(
+        "SELECT pg_create_logical_replication_slot('{}', 'pgoutput')",
+        scene.tag
+    ));
+    scene.insert("a", 1);
+    walpost.run_to_end().expect(4, &["walpost recover"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 6 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(12);
+}
+
+#[test]
+fn a_recover_that_was_killed_goes_on_from_the_lost_position() {
+    let (scene, walpost, _) = with_gap();
+    scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]);
+    let mut recover = walpost.spawn(&["recover"]);
+    recover.wait_says("rows wait for their topic", 30);
+    recover.kill();
+    let slot = scene.confirmed();
+    assert_eq!(state(&scene).as_deref(), Some("backfilling"));
+    for command in ["run", "init"] {
+        walpost.command(&[command]).expect(4, &["walpost recover"]);
+    }
+    // The slot goes on: what is deleted from the table now is in it.
+    scene.create_topic("late", 1, &[]);
+    scene.insert("a", 1);
+    walpost.command(&["recover"]).expect(0, &["goes on"]);
+    assert_eq!(scene.confirmed(), slot, "the slot was made again");
+    let _run = scene.started(&walpost);
+    scene.judge(12);
+    // The same where the attempt ended before its slot was made.
+    let (scene, walpost, late) = with_gap();
+    scene.sql.run(
+        "UPDATE walpost.slot SET state = 'backfilling', confirmed_lsn = coalesce(confirmed_lsn, consistent_point), consistent_point = NULL",
+    );
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 5 rows"]);
+    assert_eq!(ids(&scene.records()[5..]), late);
+}
+
+#[test]
+fn an_accepted_gap_is_told_and_left_out() {
+    let (scene, walpost, _) = with_gap();
+    walpost
+        .command(&["recover", "--accept-gap"])
+        .expect(0, &["at most", "stays unpublished"]);
+    assert_eq!(scene.records().len(), 5);
+    let fresh = scene.insert("a", 1);
+    let _run = scene.started(&walpost);
+    scene.wait_confirmed(20);
+    assert_eq!(ids(&scene.records()[5..]), fresh);
+}
+
+#[test]
+fn an_older_schema_is_refused_until_init_migrates_it() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    scene
+        .sql
+        .run("DROP TABLE walpost.mark; UPDATE walpost.meta SET version = 1");
+    for command in ["run", "status", "recover"] {
+        walpost.command(&[command]).expect(2, &["walpost init"]);
+    }
+    walpost.init();
+    let version = i64::from(walpost::pg::schema::VERSION);
+    assert_eq!(
+        scene.sql.number("SELECT version FROM walpost.meta"),
+        version
+    );
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(1);
+    until("a mark is written", 10, || {
+        (scene.sql.number("SELECT count(*) FROM walpost.mark") > 0).then_some(())
+    });
+}
+
+#[test]
+fn a_slot_that_lost_its_wal_is_replaced_and_the_gap_closed() {
+    let cluster =
+        Cluster::start("max_slot_wal_keep_size = 1MB\nmin_wal_size = 32MB\nmax_wal_size = 48MB");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 3);
+    scene.wait_confirmed(20);
+    run.stop(0);
+    scene.insert("a", 3);
+    let lost = "SELECT 1 FROM pg_replication_slots WHERE wal_status = 'lost'";
+    until("the slot is lost", 60, || {
+        scene.noise(&scene.sql, 5);
+        scene.sql.run("SELECT pg_switch_wal(); CHECKPOINT");
+        scene.sql.rows(lost).pop()
+    });
+    walpost
+        .run_to_end()
+        .expect(4, &["max_slot_wal_keep_size", "walpost recover"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 3 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(7);
+}
+
+#[test]
+fn recover_killed_at_any_moment_misses_nothing() {
+    let (scene, walpost, _) = with_gap();
+    scene.sql.run(&scene.rows("a", 2000, 100));
+    for attempt in 0..8 {
+        let mut recover = walpost.spawn(&["recover"]);
+        std::thread::sleep(Duration::from_millis(40 + 90 * attempt));
+        recover.kill();
+        scene.insert("a", 2);
+    }
+    if state(&scene).as_deref() != Some("ready") {
+        walpost.run_to_end().expect(4, &["walpost recover"]);
+    }
+    walpost.command(&["recover"]).expect(0, &[]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.judge(2000);
+}
