@@ -23,7 +23,7 @@ pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let publication = publication(facts, names)?;
     columns_are_there(found, names)?;
     covers(publication, found, names, facts.server.version_num)?;
-    unchanged(publication, record, names)?;
+    unchanged(publication, record, slot, names)?;
     not_waited_for(facts, names)?;
     possible_failover(facts, names)?;
     Ok(pressure(slot, names)
@@ -166,7 +166,12 @@ pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Public
 
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Result<(), Stop> {
+fn unchanged(
+    publication: &Publication,
+    record: &Record,
+    slot: &Slot,
+    names: &Names,
+) -> Result<(), Stop> {
     match &record.publication {
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
@@ -175,9 +180,7 @@ fn unchanged(publication: &Publication, record: &Record, names: &Names) -> Resul
              what the table holds and the topics lack, and records the publication as it is now; if you know that nothing is missing, \
              `walpost init --accept-publication` only records it",
             names.publication,
-            record
-                .confirmed_lsn
-                .or(record.consistent_point)
+            slot.confirmed_flush_lsn
                 .map_or("the slot's position".into(), |lsn| lsn.to_string()),
         )),
         _ => Ok(()),

@@ -58,7 +58,9 @@ pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool, only: Opti
     parts.push((
         Who::Walpost,
         format!(
-            "-- The bookkeeping, by the role that runs walpost.\n{}",
+            // Whoever makes the tables owns them, and the publisher writes to them.
+            "-- The bookkeeping, by the role that runs walpost.\nSET ROLE {};\n{}\nRESET ROLE;",
+            ident(&conninfo.user),
             schema_sql(0, true).join("\n\n")
         ),
     ));
