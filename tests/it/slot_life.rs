@@ -191,7 +191,9 @@ fn drain_ends_when_all_that_was_committed_is_confirmed_on_every_version() {
     run.stop(0);
 
     let drop = format!("SELECT pg_drop_replication_slot('{}')", scene.tag);
-    scene.sql.run(&drop);
+    until("the server lets go of the slot", 10, || {
+        scene.sql.try_rows(&drop).ok()
+    });
     walpost.command(&["drain"]).expect(4, &["missing"]);
 }
 
