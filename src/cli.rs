@@ -77,7 +77,7 @@ pub enum Command {
     Status(Status),
     /// Wait until nothing is unconfirmed; pause the application's writes first
     Drain(Drain),
-    /// Pass exactly one transaction that the server cannot decode; recorded in walpost.audit_log
+    /// Pass exactly one transaction that the server cannot decode, and record it
     Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published
     Uninstall(Uninstall),

@@ -47,7 +47,7 @@ pub struct Backfill {
     config: Arc<Config>,
     properties: Vec<(String, String)>,
     relay: Relay,
-    pub shutdown: Shutdown,
+    shutdown: Shutdown,
     /// What makes an interrupted one start again.
     command: &'static str,
 }
@@ -99,9 +99,16 @@ impl Backfill {
             config,
             properties,
             relay,
-            shutdown: Shutdown::on_signals()?,
+            shutdown: Shutdown::default(),
             command,
         })
+    }
+
+    /// From now on a signal asks to stop; until then it ends the process, as it does where nothing
+    /// is in the producer.
+    pub fn listen(&mut self) -> anyhow::Result<()> {
+        self.shutdown = Shutdown::on_signals()?;
+        Ok(())
     }
 
     /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in

@@ -167,6 +167,7 @@ impl Recovery<'_> {
                 at
             }
         };
+        backfill.listen()?;
         let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
         let rows = backfill
             .publish(Publish {

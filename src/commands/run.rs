@@ -43,6 +43,10 @@ const STANDBY_WARNING: Duration = Duration::from_secs(60);
 /// How long a clean stop waits for its last note in `walpost.slot`.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The server ends a session that holds locks, has no stream yet and asks nothing for so long: its
+/// client is gone. More than the checks between two questions take, in ms.
+const HOLDS_LOCKS: u32 = 30_000;
+
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
 
@@ -131,8 +135,11 @@ impl Publisher {
             let failure = match self.connect(&stop).await {
                 Ok(None) => return Ok(()),
                 Ok(Some((connection, start))) => {
-                    info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
-                    said = None;
+                    // A stream that breaks each time at the same place is no change of state.
+                    if self.stuck.is_none() {
+                        info!(slot = self.names.slot, start_lsn = %start.confirmed, "replication started");
+                        said = None;
+                    }
                     self.set_role(Role::Publisher, None);
                     let epoch = start.epoch;
                     let stream = connection.into_stream();
@@ -147,7 +154,10 @@ impl Publisher {
                         }
                         Err(failure) => match self.relay.take_undecodable() {
                             Some(left) => self.undecodable(failure, left, epoch).await,
-                            None => self.explain(failure).await,
+                            None => {
+                                self.stuck = None;
+                                self.explain(failure).await
+                            }
                         },
                     }
                 }
@@ -258,6 +268,8 @@ impl Publisher {
         let application = format!("walpost:{}", self.names.slot);
         let mut connection = replication::connect(&self.info, &application).await?;
         let table_oid = table_oid(&facts)?;
+        let limit = format!("SET idle_session_timeout = {HOLDS_LOCKS}");
+        self.in_time(connection.simple_query(&limit)).await?;
         self.take_locks(&mut connection, table_oid).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;

@@ -42,7 +42,7 @@ pub async fn skip(config: &Config, env: &Env, options: &cli::Skip) -> anyhow::Re
     let names = Names::of(config)?;
     let info = ConnInfo::resolve(&config.postgres, env)?;
     let client = sql::connect(&info, "walpost:skip").await?;
-    let facts = setup::look(&client, &names, &info.user).await?;
+    let facts = setup::look_at_rest(&client, &names, &info.user).await?;
     if facts.server.in_recovery {
         let text = "the server is a standby: run `walpost skip` against the primary";
         return Err(stop!(Exit::Error, "{text}").into());

@@ -36,7 +36,7 @@ pub async fn uninstall(
         role: info.user,
         client,
     };
-    let facts = uninstall.facts().await?;
+    let facts = setup::look_at_rest(&uninstall.client, &uninstall.names, &uninstall.role).await?;
     let plan = uninstall.plan(&facts, options.drop_schema).await?;
     uninstall.show(&facts, &plan).await?;
     if plan.is_empty() {

@@ -1,6 +1,9 @@
 //! What `init` makes by plain SQL: table, publication, schema, our row. Each statement's missing
 //! right becomes the command that gives it.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState, types::Type};
 
 use crate::{
@@ -66,6 +69,23 @@ pub async fn look(client: &Client, names: &Names, role: &str) -> anyhow::Result<
             )
         })
     })
+}
+
+/// The server lets go of a slot a moment after its reader ended.
+const AT_REST_WITHIN: Duration = Duration::from_secs(3);
+
+/// `look` for a command that needs a slot which nobody reads. One that is read for longer is shown
+/// so.
+pub async fn look_at_rest(client: &Client, names: &Names, role: &str) -> anyhow::Result<SlotFacts> {
+    let deadline = Instant::now() + AT_REST_WITHIN;
+    loop {
+        let facts = look(client, names, role).await?;
+        let active = facts.slot.as_ref().is_some_and(|slot| slot.active);
+        if !active || Instant::now() >= deadline {
+            return Ok(facts);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// The statements of `sql/outbox.sql` for this table.

@@ -176,8 +176,9 @@ fn unchanged(
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
             "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
-             written meanwhile may be missing from the stream. Nothing behind {} is confirmed. Compare the table with the topics, \
-             insert missing rows again, then accept the publication as it is now with `walpost init --accept-publication`",
+             written meanwhile may be missing from the stream. Nothing behind {} is confirmed. `walpost recover` publishes \
+             what the table holds and the topics lack, and records the publication as it is now; if you know that nothing is missing, \
+             `walpost init --accept-publication` only records it",
             names.publication,
             slot.confirmed_flush_lsn
                 .map_or("the slot's position".into(), |lsn| lsn.to_string()),

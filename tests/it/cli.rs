@@ -17,7 +17,6 @@ fn usage() {
         ],
     );
     for later in [
-        "recover",
         "dead-letters",
         "replay",
         "preview",

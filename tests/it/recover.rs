@@ -399,3 +399,31 @@ fn recover_killed_at_any_moment_misses_nothing() {
     scene.insert("a", 2);
     scene.judge(2000);
 }
+
+#[test]
+fn recover_publishes_what_a_changed_publication_left_out() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.wait_confirmed(20);
+    run.stop(0);
+    let name = &scene.tag;
+    scene.sql.run(&format!(
+        "ALTER PUBLICATION {name} DROP TABLE public.outbox"
+    ));
+    scene.insert("a", 1);
+    scene
+        .sql
+        .run(&format!("ALTER PUBLICATION {name} ADD TABLE public.outbox"));
+    scene.insert("a", 1);
+    walpost
+        .run_to_end()
+        .expect(4, &["publication", "walpost recover"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 2 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(5);
+}

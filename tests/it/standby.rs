@@ -120,3 +120,32 @@ fn a_standby_whose_connection_fell_silent_takes_over_all_the_same() {
     scene.judge(3);
     second.assert_alive();
 }
+
+#[test]
+fn a_standby_that_vanished_without_a_word_holds_nothing_for_long() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let mut first = scene.started(&walpost);
+    let proxy = Proxy::new(scene.server.socket_address());
+    let other_slot = format!("{}_b", scene.tag);
+    let mut other = walpost.twin();
+    other
+        .set("postgres.slot", other_slot.as_str())
+        .set("postgres.receive_timeout", "4s");
+    other.init();
+    let direct = other.twin();
+    other.set(
+        "postgres.url",
+        scene.server.url_at("127.0.0.1", proxy.port, &scene.tag),
+    );
+    // It has its slot's lock and waits for the table's.
+    let mut second = other.start();
+    second.wait_says("another walpost with another slot", 20);
+    proxy.swallow();
+    second.kill();
+    first.stop(0);
+    let _third = direct.start();
+    until("the next one has the slot", 60, || {
+        scene.slot_named(&other_slot)?.active_pid
+    });
+}

@@ -111,7 +111,7 @@ fn run(deliberate: Option<&str>) -> Report {
     });
     println!("  faults lifted");
     load.stop();
-    observed.drain(scene, &mut keeper, &history);
+    let drained = observed.drain(scene, &mut keeper, &history);
     keeper.stop_drained();
     let (peak, starts) = (keeper.peak, keeper.starts);
     if peak > MEMORY {
@@ -134,12 +134,14 @@ fn run(deliberate: Option<&str>) -> Report {
     let report = Report {
         findings: history.take_findings(),
         figures: format!(
-            "seed {seed}, {seconds} s: {} committed, {} received, {} repeated; {} faults, {starts} starts of the publisher; \
-             {} samples of the slot; peak {} MiB",
+            "seed {seed}, {seconds} s: {} committed, {} received, {} repeated; {} faults, {starts} starts of the publisher, \
+             {} streams, {} new producers; drained in {drained:.1} s; {} samples of the slot; peak {} MiB",
             verdict.committed,
             verdict.arrived,
             verdict.repeats,
             history.counts().values().sum::<usize>(),
+            report::told(walpost, "replication started"),
+            report::told(walpost, "new producer;"),
             observed.samples.len(),
             peak >> 20,
         ),

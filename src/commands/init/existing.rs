@@ -61,6 +61,7 @@ impl Existing {
     }
 
     async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<()> {
+        self.backfill.listen()?;
         let rows = self
             .backfill
             .publish(Publish {

@@ -11,6 +11,7 @@ use crate::{
         mark,
         quote::literal,
         record,
+        setup::look_at_rest,
         slot::{Slot, SlotFacts},
         verdict::{lacks_failover, ours},
     },
@@ -121,8 +122,9 @@ impl Init {
             return Ok(false);
         };
         ours(slot, &facts.database, name)?;
-        if slot.active {
-            return Err(held(name, facts).into());
+        let facts = look_at_rest(&self.client, &self.names, &self.conninfo.user).await?;
+        if facts.slot.as_ref().is_some_and(|slot| slot.active) {
+            return Err(held(name, &facts).into());
         }
         make_failover(&self.conninfo, name).await?;
         say(&format!("slot {name} is a failover slot from now on"))?;

@@ -22,6 +22,12 @@ fn what_is_lost_or_waiting_stops_with_its_repair() {
             "state creating",
         ),
         (
+            "/record/state",
+            json!("backfilling"),
+            Exit::Slot,
+            "run `walpost init --include-existing`",
+        ),
+        (
             "/record/system_identifier",
             json!("1"),
             Exit::Slot,

@@ -39,8 +39,8 @@ impl Observed<'_> {
         }
     }
 
-    /// Waits until the slot has passed all that is committed now.
-    pub fn drain(&mut self, scene: &Scene, keeper: &mut Keeper, history: &History) {
+    /// Waits until the slot has passed all that is committed now; how many seconds that took.
+    pub fn drain(&mut self, scene: &Scene, keeper: &mut Keeper, history: &History) -> f64 {
         let sql = Sql::new(scene.server.superuser(&scene.tag));
         let (target, began) = (scene.current_lsn(), Instant::now());
         while began.elapsed() < DRAINS_WITHIN {
@@ -49,8 +49,8 @@ impl Observed<'_> {
             if let Some(sample) = sample_once(scene, &sql) {
                 self.samples.push(sample);
                 if sample.confirmed >= target {
-                    let took = began.elapsed().as_secs_f64();
-                    return history.note("drained", &format!("in {took:.1} s"));
+                    history.note("publisher", "drained");
+                    return began.elapsed().as_secs_f64();
                 }
             }
         }
@@ -60,6 +60,7 @@ impl Observed<'_> {
             keeper.tell()
         );
         history.found("not drained", None, text);
+        began.elapsed().as_secs_f64()
     }
 }
 

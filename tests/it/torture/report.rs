@@ -1,6 +1,6 @@
 //! What a run tells at its end.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use super::history::{Finding, History};
 use crate::harness::{Walpost, services};
@@ -50,14 +50,28 @@ impl Report {
     }
 }
 
+/// How often the publisher's processes said so.
+pub fn told(walpost: &Walpost, phrase: &str) -> usize {
+    let count = |file: PathBuf| {
+        let log = fs::read(file).unwrap_or_default();
+        String::from_utf8_lossy(&log).matches(phrase).count()
+    };
+    logs(walpost).map(count).sum()
+}
+
+fn logs(walpost: &Walpost) -> impl Iterator<Item = PathBuf> {
+    let files = fs::read_dir(&walpost.folder).expect("read the publisher's folder");
+    files.map(|entry| entry.expect("read the publisher's folder").path())
+}
+
 /// The run's own folder goes with it.
 fn keep_logs(walpost: &Walpost, seed: u64) {
     let folder = services::root().join(format!("target/torture/seed-{seed}"));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("create a folder for logs");
-    for entry in fs::read_dir(&walpost.folder).expect("read the publisher's folder") {
-        let entry = entry.expect("read the publisher's folder");
-        fs::copy(entry.path(), folder.join(entry.file_name())).expect("keep a log");
+    for file in logs(walpost) {
+        let name = file.file_name().expect("a name");
+        fs::copy(&file, folder.join(name)).expect("keep a log");
     }
     println!("the publisher's logs are in {}", folder.display());
 }
