@@ -1,3 +1,5 @@
+//! Reads the command line, starts the log, runs one command and exits with its code.
+
 use std::process::ExitCode;
 
 use clap::Parser;

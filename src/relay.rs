@@ -1,5 +1,5 @@
-//! The loop: frames in, records out, reports back, status to PostgreSQL. Only this file knows that
-//! both servers exist.
+//! The loop: frames in, records out, reports back, status to PostgreSQL. While rows flow, only this
+//! file and its folder know that both servers exist.
 //!
 //! No branch of the loop waits for Kafka or for SQL: a full producer leaves its row in the ledger,
 //! checks are made by a task of their own, and status reports go on while reading is paused.

@@ -1,3 +1,5 @@
+//! The four paths, and clients that send half a request.
+
 use std::{net::SocketAddr, time::Instant};
 
 use serde_json::Value;

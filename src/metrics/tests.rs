@@ -1,3 +1,5 @@
+//! The text of `/metrics`.
+
 use super::*;
 use crate::{lsn::Lsn, pg::slot::tests::facts};
 

@@ -1,3 +1,5 @@
+//! Runs with one fault each, and those without.
+
 use super::*;
 use crate::lsn::Lsn;
 

@@ -1,3 +1,5 @@
+//! Files and variables that are read, and the errors of those that are not.
+
 use std::time::Duration;
 
 use super::*;

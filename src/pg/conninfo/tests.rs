@@ -1,3 +1,5 @@
+//! What strings, files and variables come to, and who wins.
+
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Facts as the server sends them; other modules' tests begin with these.
+
 use serde_json::json;
 
 use super::*;

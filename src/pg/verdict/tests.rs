@@ -1,3 +1,5 @@
+//! One fact wrong at a time: exit code and what to do.
+
 use serde_json::{Value, json};
 
 use super::*;
