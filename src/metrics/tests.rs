@@ -50,3 +50,22 @@ fn what_is_known_is_told_and_the_rest_left_out() {
     }
     assert!(!text.contains("safe_wal_size"), "{text}");
 }
+
+#[test]
+fn the_readme_lists_every_metric() {
+    let (metrics, state) = (Metrics::new(), State::default());
+    let mut now = state.lock();
+    let mut facts = facts();
+    facts.slot.as_mut().unwrap().safe_wal_size = Some(1);
+    now.slot = Some((facts, std::time::Instant::now()));
+    (now.received, now.confirmed) = (Some(Lsn::new(1)), Some(Lsn::new(1)));
+    now.last_server_message = Some(std::time::Instant::now());
+    drop(now);
+    let readme = include_str!("../../README.md");
+    let text = metrics.text(&state);
+    let names = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let missing: Vec<_> = names.filter(|name| !readme.contains(*name)).collect();
+    assert_eq!(missing, [""; 0]);
+}

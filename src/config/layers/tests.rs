@@ -30,6 +30,30 @@ fn bad(text: &str, env: &[(&str, &str)]) -> String {
     parse(text, env).expect_err("a bad configuration")
 }
 
+/// The README's list of keys can't fall behind: it is read here, and every key is in it.
+#[test]
+fn the_readme_lists_every_key_with_its_default() {
+    let readme = include_str!("../../../README.md");
+    let blocks = readme.split("```toml\n").skip(1);
+    let block = blocks
+        .filter_map(|text| text.split("```").next())
+        .find(|text| text.contains("not_ready_after"))
+        .expect("a block with all keys");
+    let shown = parse(block, &[]).expect("the block is a configuration");
+    assert_eq!(format!("{shown:?}"), format!("{:?}", good("", &[])));
+    for section in ["postgres", "[outbox]", "kafka", "delivery", "http"] {
+        let unknown = bad(&format!("{OUTBOX}[{section}]\n\"?\" = 0\n"), &[]);
+        for key in
+            candidates(&unknown).filter(|key| !matches!(*key, "properties" | "property_files"))
+        {
+            assert!(
+                block.contains(&format!("\n{key} = ")),
+                "{key} is not in the README"
+            );
+        }
+    }
+}
+
 #[test]
 fn defaults() {
     let config = good("", &[]);
