@@ -162,7 +162,7 @@ impl Relay {
             broken: None,
             draining: Draining::default(),
             stands: None,
-            marked: None,
+            marked: now,
         };
         let result = self.stream(&mut session, watch, shutdown).await;
         let mut state = self.state.lock();

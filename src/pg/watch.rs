@@ -330,7 +330,7 @@ const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
 /// Of a primary. The control file follows a promotion only at the next checkpoint.
 const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
-/// Reserves at once: confirming the first rows then writes nothing.
+/// Reserves at once and writes a mark: confirming the first rows then writes nothing.
 async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
     let rows = client
         .query_typed(
@@ -348,14 +348,19 @@ async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_post
         return Ok((0, Lsn::ZERO));
     };
     let reserved: String = row.try_get(1)?;
+    write_mark(client).await?;
     Ok((row.try_get(0)?, reserved.parse().unwrap_or(Lsn::ZERO)))
+}
+
+async fn write_mark(client: &Client) -> Result<(), tokio_postgres::Error> {
+    let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
+    client.batch_execute(&write).await
 }
 
 /// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
 async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
     if note.mark {
-        let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
-        client.batch_execute(&write).await?;
+        write_mark(client).await?;
     }
     if note.progress.is_none() && note.reserve.is_none() {
         return Ok(());

@@ -64,6 +64,8 @@ impl Relay {
                 }
                 Ok(())
             }
+            // The event came first and says more; the next start tells of the rest.
+            Answer::Broken(_) if session.is_stopped_by_poison() => Err(self.stopped_by_poison()),
             Answer::Broken(stop) => Err(stop.into()),
             Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => Ok(()),
             Answer::Lost(error) => {
@@ -147,8 +149,8 @@ impl Relay {
                 reserved,
             });
             if mark {
-                (self.marked, session.marked) =
-                    (self.state.lock().settled_rows, Some(Instant::now()));
+                self.marked = self.state.lock().settled_rows;
+                session.marked = Instant::now();
             }
             session.checked = Instant::now();
             session.check_now = false;
@@ -179,13 +181,10 @@ impl Relay {
         })
     }
 
-    /// A mark of this moment is of use: none was written on this stream, or rows were settled since
-    /// the last one. An idle publisher writes none.
+    /// A mark of this moment is of use: rows were settled since the last one, which taking over
+    /// wrote at the latest. An idle publisher writes none.
     fn is_mark_due<S>(&self, session: &Session<S>) -> bool {
-        let due = session
-            .marked
-            .is_none_or(|at| at.elapsed() >= MARK_INTERVAL);
-        due && (session.marked.is_none() || self.state.lock().settled_rows > self.marked)
+        session.marked.elapsed() >= MARK_INTERVAL && self.state.lock().settled_rows > self.marked
     }
 
     /// Raised ahead, so that confirming seldom waits for it; `None` while enough is left.

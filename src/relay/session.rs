@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::ending::Ending;
+use super::ending::{Ending, Why};
 use crate::{
     error::Failure, ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream,
 };
@@ -51,7 +51,7 @@ pub struct Session<S> {
     pub reported_confirmed: Option<ConfirmedLsn>,
     pub reply_wanted: bool,
     /// When the last mark was asked for.
-    pub marked: Option<Instant>,
+    pub marked: Instant,
     /// Where the slot stood at the last look.
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.
@@ -62,6 +62,14 @@ pub struct Session<S> {
     /// Why nothing more comes and nothing can be told, while the rest is settled.
     pub broken: Option<Failure>,
     pub draining: Draining,
+}
+
+impl<S> Session<S> {
+    pub fn is_stopped_by_poison(&self) -> bool {
+        self.ending
+            .as_ref()
+            .is_some_and(|ending| ending.why == Why::Poison)
+    }
 }
 
 /// What a check under way will vouch for.
