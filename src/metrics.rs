@@ -45,6 +45,8 @@ pub struct Metrics {
     pub latency: Histogram,
     /// Records that were sent again although an earlier attempt may have arrived.
     pub duplicates_possible: Counter,
+    /// Entries of the JSON column that were left out for their built-in name.
+    pub dropped_headers: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -79,6 +81,7 @@ impl Metrics {
             published_bytes: Counter::default(),
             latency: Histogram::new(LATENCY_BUCKETS),
             duplicates_possible: Counter::default(),
+            dropped_headers: Counter::default(),
         };
         metrics.registered()
     }
@@ -115,6 +118,11 @@ impl Metrics {
             "duplicates_possible",
             "Records sent again although an earlier attempt may have arrived",
             self.duplicates_possible.clone(),
+        );
+        r.register(
+            "dropped_headers",
+            "Entries of the JSON headers that were left out because only walpost sets their names",
+            self.dropped_headers.clone(),
         );
         self
     }

@@ -8,6 +8,8 @@ use crate::{kafka::topics::TopicState, ledger::ConfirmedLsn, state::WaitingTopic
 impl Relay {
     pub(super) fn publish_state<S>(&mut self, session: &Session<S>) {
         let waiting = self.waiting_topics();
+        let dropped = self.sender.take_dropped_headers();
+        self.metrics.dropped_headers.inc_by(dropped);
         let mut state = self.state.lock();
         state.streaming = true;
         state.received = Some(self.ledger.received());

@@ -1,0 +1,125 @@
+//! One publisher at a time: the locks on slot and table, and the wait for whoever holds them.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::error::SqlState;
+use tracing::warn;
+
+use super::{Publisher, code};
+use crate::{
+    error::Failure,
+    pg::{tls::Stream, wire::Replication},
+    state::Role,
+};
+
+/// Between two looks at locks that another publisher holds.
+const STANDBY_POLL: Duration = Duration::from_millis(500);
+
+/// Between two warnings that a slot which isn't read keeps WAL.
+const STANDBY_WARNING: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy)]
+enum Lock {
+    Slot,
+    Table,
+}
+
+impl Publisher {
+    /// Both locks live and die with the replication connection: whoever streams holds them.
+    pub(super) async fn take_locks(
+        &self,
+        connection: &mut Replication<Stream>,
+        table_oid: u32,
+    ) -> Result<(), Failure> {
+        let slot = crate::pg::quote::literal(&self.names.slot);
+        let slot_key = format!("pg_catalog.hashtext('walpost.slot'), pg_catalog.hashtext({slot})");
+        // Keys are signed; an OID above 2^31 wraps around.
+        let table_key = format!(
+            "pg_catalog.hashtext('walpost'), {}",
+            table_oid.cast_signed()
+        );
+        self.take_lock(connection, &slot_key, Lock::Slot).await?;
+        self.take_lock(connection, &table_key, Lock::Table).await
+    }
+
+    /// Asks again and again: a call that waits inside the server would hold back VACUUM.
+    async fn take_lock(
+        &self,
+        connection: &mut Replication<Stream>,
+        key: &str,
+        lock: Lock,
+    ) -> Result<(), Failure> {
+        let sql = format!("SELECT pg_catalog.pg_try_advisory_lock({key})");
+        let mut warned: Option<Instant> = None;
+        loop {
+            let rows = self.in_time(connection.simple_query(&sql)).await?;
+            if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
+                return Ok(());
+            }
+            let names = &self.names;
+            let reason = match lock {
+                Lock::Slot => format!("slot {} is held by {}", names.slot, self.holder()),
+                Lock::Table => format!(
+                    "table {}.{} is published by another walpost with another slot; our slot {} is not read meanwhile and retains WAL",
+                    names.table.schema, names.table.name, names.slot
+                ),
+            };
+            let due = match lock {
+                Lock::Slot => warned.is_none(),
+                Lock::Table => warned.is_none_or(|at| at.elapsed() >= STANDBY_WARNING),
+            };
+            if due {
+                warn!("standby: {reason}");
+                warned = Some(Instant::now());
+            }
+            self.set_role(Role::Standby, Some(reason));
+            tokio::time::sleep(STANDBY_POLL).await;
+        }
+    }
+
+    /// Who reads the slot, as it was seen last.
+    fn holder(&self) -> String {
+        let state = self.state.lock();
+        let holder = state
+            .slot
+            .as_ref()
+            .and_then(|(facts, _)| facts.holder.as_ref());
+        holder.map_or("another walpost that is about to stream".into(), |holder| {
+            let since = holder
+                .since
+                .map_or(String::new(), |since| format!(" since {since}"));
+            format!(
+                "pid {} ({}, client {}){since}",
+                holder.pid,
+                holder
+                    .application
+                    .as_deref()
+                    .unwrap_or("unknown application"),
+                holder.client.as_deref().unwrap_or("local or hidden"),
+            )
+        })
+    }
+
+    /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
+    /// that died and that the server has not noticed yet: wait, and never end it.
+    pub(super) async fn start_replication(
+        &self,
+        connection: &mut Replication<Stream>,
+    ) -> Result<(), Failure> {
+        let mut warned = false;
+        loop {
+            let started = connection.start_replication(&self.names.slot, &self.names.publication);
+            match self.in_time(started).await {
+                Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
+                    if !warned {
+                        warn!("standby: {error:#}");
+                        warned = true;
+                    }
+                    self.set_role(Role::Standby, Some(format!("{error:#}")));
+                    tokio::time::sleep(STANDBY_POLL).await;
+                }
+                other => return other,
+            }
+        }
+    }
+}
