@@ -43,6 +43,12 @@ pub enum Kind {
     Keyless,
     /// Rows of a table that nobody publishes.
     Foreign,
+    /// A row between logical messages of the application's own, which have ordinals too.
+    Messages,
+    /// A row whose commit is acknowledged before it is on disk: a crash may take it back.
+    Hasty,
+    /// The outbox table gets another column, or loses it, with a row before and behind.
+    Alter,
 }
 
 pub const ALL: &[Kind] = &[

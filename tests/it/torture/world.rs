@@ -26,6 +26,7 @@ const KINDS: &[Kind] = &[
     Kind::Plain,
     Kind::Plain,
     Kind::Plain,
+    Kind::Plain,
     Kind::Multi,
     Kind::Multi,
     Kind::Rollback,
@@ -40,7 +41,10 @@ const KINDS: &[Kind] = &[
     Kind::Large,
     Kind::Keyless,
     Kind::Foreign,
-    Kind::Foreign,
+    Kind::Messages,
+    Kind::Hasty,
+    Kind::Hasty,
+    Kind::Alter,
 ];
 
 /// Payloads of this type go up to just below the client's own limit of 1,000,000 bytes a message.

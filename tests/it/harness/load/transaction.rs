@@ -110,6 +110,23 @@ impl<'a> Script<'a> {
                 "INSERT INTO foreign_rows SELECT repeat('f', 1000) FROM generate_series(1, 100)"
                     .to_owned()
             }
+            Kind::Messages => format!(
+                "BEGIN; SELECT pg_logical_emit_message(true, 'app', 'm'), pg_logical_emit_message(false, 'app', 'm');
+                 {} SELECT pg_logical_emit_message(true, 'app', 'm'); COMMIT",
+                self.some(key, 1)
+            ),
+            Kind::Hasty => {
+                let one = self.some(key, 1);
+                format!("BEGIN; SET LOCAL synchronous_commit = off; {one} COMMIT")
+            }
+            Kind::Alter => {
+                let change = *self
+                    .dice
+                    .pick(&["ADD COLUMN IF NOT EXISTS more text DEFAULT 'm'", "DROP COLUMN IF EXISTS more"]);
+                let one = self.some(key, 1);
+                // Whoever waits for this lock lets nobody pass.
+                format!("BEGIN; SET LOCAL lock_timeout = '100ms'; {one} ALTER TABLE public.outbox {change}; {one} COMMIT")
+            }
         };
         client.batch_execute(&statements).await
     }
