@@ -79,6 +79,8 @@ pub struct Relay {
     /// How many rows were settled when the last mark was written.
     marked: u64,
     rate: Rate,
+    /// Of bytes of WAL.
+    confirmed_rate: Rate,
     kafka_trouble: Option<Trouble>,
     warned: Vec<String>,
     undecodable: Option<Undecodable>,
@@ -115,6 +117,7 @@ impl Relay {
             noted: Instant::now(),
             marked: 0,
             rate: Rate::default(),
+            confirmed_rate: Rate::default(),
             kafka_trouble: None,
             warned: Vec::new(),
             undecodable: None,
@@ -279,7 +282,10 @@ impl Relay {
         }
         self.tend(&mut session.draining)?;
         let rate = self.rate.per_second();
-        self.state.lock().events_per_second = rate;
+        let bytes = self.confirmed_rate.per_second();
+        let mut state = self.state.lock();
+        state.events_per_second = rate;
+        state.confirmed_bytes_per_second = bytes;
         Ok(())
     }
 

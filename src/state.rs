@@ -122,13 +122,14 @@ impl Snapshot {
         let stalled = self.in_flight_rows > 0 && self.last_progress.elapsed() >= not_ready_after;
         match (waiting.is_empty(), &self.kafka_trouble, stalled) {
             (false, _, _) => Some(waiting.join("; ")),
-            (true, Some(kafka), _) => Some(format!("kafka {kafka}")),
-            (true, None, true) => Some(format!(
+            // With nothing to send nobody knows whether it still holds.
+            (true, Some(kafka), _) if self.in_flight_rows > 0 => Some(format!("kafka {kafka}")),
+            (true, _, true) => Some(format!(
                 "{} rows in flight and nothing settled for {:.0} s",
                 self.in_flight_rows,
                 self.last_progress.elapsed().as_secs_f64()
             )),
-            (true, None, false) => None,
+            (true, _, false) => None,
         }
     }
 }

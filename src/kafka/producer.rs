@@ -176,8 +176,8 @@ impl Producer {
     }
 
     /// Why this producer can't go on, if it can't.
-    pub fn fatal_error(&self) -> Option<String> {
-        self.client.client().fatal_error().map(|(_, text)| text)
+    pub fn fatal_error(&self) -> Option<(Code, String)> {
+        self.client.client().fatal_error()
     }
 
     /// The thread that polls the reports ended though nobody asked it to.

@@ -230,6 +230,10 @@ impl Relay {
             confirmed,
             reply_requested: silence >= self.config.postgres.receive_timeout / 2,
         });
+        if let (Some(now), Some(before)) = (confirmed, session.reported_confirmed) {
+            self.confirmed_rate
+                .count(now.lsn().bytes() - before.lsn().bytes());
+        }
         session.reported = Instant::now();
         session.reported_confirmed = confirmed;
         session.reply_wanted = false;

@@ -1,4 +1,4 @@
-//! Events per second over the last ten seconds.
+//! Events, or bytes, per second over the last ten seconds.
 
 use std::{
     collections::VecDeque,
@@ -24,8 +24,8 @@ impl Default for Rate {
 }
 
 impl Rate {
-    pub fn count(&mut self, events: u64) {
-        self.total += events;
+    pub fn count(&mut self, more: u64) {
+        self.total += more;
     }
 
     pub fn per_second(&mut self) -> f64 {

@@ -29,6 +29,7 @@ pub(super) enum Trouble {
     Down,
     Refused,
     NoProducer,
+    ProducerEnded,
     OwesReports,
 }
 
@@ -38,6 +39,7 @@ impl Trouble {
             Trouble::Down => "cannot be reached",
             Trouble::Refused => "refuses the login (authentication)",
             Trouble::NoProducer => "no new producer",
+            Trouble::ProducerEnded => "the producer can't go on",
             Trouble::OwesReports => "records without an outcome",
         }
     }
@@ -106,13 +108,18 @@ impl Relay {
     pub(super) fn on_report(&mut self, report: context::Report) {
         match report {
             context::Report::Error(Source::Main) => {
-                if let Some(reason) = self.sender.main().and_then(Producer::fatal_error) {
-                    info!(reason, "the producer can't go on; making a new one");
+                if let Some((code, reason)) = self.sender.main().and_then(Producer::fatal_error) {
+                    // A refused record ends the producer too, and is no trouble of the cluster.
+                    if code == RDKafkaErrorCode::GaplessGuarantee {
+                        info!(reason, "the producer can't go on; making a new one");
+                    } else {
+                        self.kafka_trouble(Trouble::ProducerEnded, &reason);
+                    }
                     self.sender.abandon_main();
                 }
             }
             context::Report::Error(Source::Probe) => {
-                if let Some(reason) = self.sender.probe().fatal_error() {
+                if let Some((_, reason)) = self.sender.probe().fatal_error() {
                     debug!(reason, "the probe producer can't go on");
                     self.factory.start_probe();
                 }
