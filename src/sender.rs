@@ -323,6 +323,9 @@ impl<P: Enqueue> Sender<P> {
                 self.in_main -= 1;
                 if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
                     self.topics.reported(number);
+                    if outcome == Outcome::Delivered {
+                        self.topics.delivered(number);
+                    }
                 }
                 None
             }
@@ -519,6 +522,7 @@ impl<P: Enqueue> Sender<P> {
             "records without an outcome"
         );
         self.main = Main::Ready(main);
+        self.topics.cool();
         self.oversized_rows = 0;
         self.rewind(ledger);
     }

@@ -26,6 +26,10 @@ pub struct Topic {
     pub waiting: VecDeque<Seq>,
     /// Its rows in the main producer, those of the present stream.
     pub enqueued: usize,
+    /// This producer has delivered a record of it. Until then one row goes alone: a broker that knows
+    /// nothing of a producer takes any first sequence number, so a batch behind a refused first one
+    /// would be appended.
+    warm: bool,
     /// When the first of its rows began to wait, or the topic was found closed.
     pub since: Option<jiff::Timestamp>,
 }
@@ -34,6 +38,11 @@ impl Topic {
     /// Records may be enqueued behind those that wait.
     fn is_open(&self) -> bool {
         self.state == TopicState::Open
+    }
+
+    /// One more record may be enqueued now.
+    fn has_room(&self) -> bool {
+        self.is_open() && (self.warm || self.enqueued == 0)
     }
 
     /// What a person is told.
@@ -70,6 +79,7 @@ impl Topics {
             state,
             waiting: VecDeque::new(),
             enqueued: 0,
+            warm: false,
             since: None,
         });
         self.numbers.insert(name, number);
@@ -95,7 +105,7 @@ impl Topics {
     /// Whether a row of this topic can be enqueued now, with nothing of the topic waiting.
     pub fn takes(&self, number: usize) -> bool {
         let topic = &self.topics[number];
-        topic.is_open() && topic.waiting.is_empty()
+        topic.has_room() && topic.waiting.is_empty()
     }
 
     /// Lets a row wait behind the others of its topic.
@@ -113,6 +123,18 @@ impl Topics {
     /// The main producer told what became of one of them.
     pub fn reported(&mut self, number: usize) {
         self.topics[number].enqueued -= 1;
+    }
+
+    /// The main producer delivered one of them.
+    pub fn delivered(&mut self, number: usize) {
+        self.topics[number].warm = true;
+    }
+
+    /// A new producer: the brokers know nothing of it.
+    pub fn cool(&mut self) {
+        for topic in &mut self.topics {
+            topic.warm = false;
+        }
     }
 
     /// A new stream: reports of older rows are nobody's.
@@ -140,7 +162,7 @@ impl Topics {
         }
         self.topics
             .iter()
-            .position(|t| t.is_open() && !t.waiting.is_empty())
+            .position(|t| t.has_room() && !t.waiting.is_empty())
     }
 
     pub fn first_waiting(&self, number: usize) -> Option<Seq> {

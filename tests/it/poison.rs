@@ -54,6 +54,24 @@ fn nothing_in_batches_behind_a_too_large_record_arrives_before_the_stop() {
 }
 
 #[test]
+fn nothing_overtakes_a_too_large_record_that_is_a_producers_first() {
+    // A broker that knows nothing of a producer yet takes any first sequence number: behind a
+    // refused first batch the second one would be appended.
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.properties.linger.ms", 50)
+        .set("kafka.properties.batch.num.messages", 2)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let (bad, after) = (scene.rows("K", 1, 30_000), scene.rows("K", 200, 20));
+    let ids = scene.sql.column(&format!("BEGIN; {bad}; {after}; COMMIT"));
+    walpost.run_to_end().expect(5, &[&ids[0]]);
+    assert_eq!(seqs(&scene).len(), 0);
+}
+
+#[test]
 fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
