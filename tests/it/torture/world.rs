@@ -63,7 +63,7 @@ impl World {
         let cluster = Cluster::start(&format!(
             "wal_sender_timeout = '{PATIENCE}'\ncheckpoint_timeout = '30s'\nlogical_decoding_work_mem = '64kB'\n"
         ));
-        let (broker, kafka_wire) = KafkaServer::proxied();
+        let (broker, mut wires) = KafkaServer::proxied(1); let kafka_wire = wires.remove(0);
 
         let postgres_wire = Proxy::new(cluster.server.socket_address());
         let mut scene = Scene::on(cluster.server.clone(), broker.kafka.clone());
