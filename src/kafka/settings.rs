@@ -83,7 +83,10 @@ fn pass_on(properties: &[(String, String)], settings: &mut ClientConfig) {
     for (name, value) in properties {
         settings.set(name, value);
     }
-    if settings.get("debug").is_some_and(|topics| !topics.is_empty()) {
+    if settings
+        .get("debug")
+        .is_some_and(|topics| !topics.is_empty())
+    {
         settings.set_log_level(RDKafkaLogLevel::Debug);
     }
 }

@@ -173,7 +173,10 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
 
 /// Five of each, in any order.
 fn hits(dice: &mut Dice) -> Vec<Hit> {
-    let mut hits: Vec<Hit> = HITS.into_iter().flat_map(|h| iter::repeat_n(h, 5)).collect();
+    let mut hits: Vec<Hit> = HITS
+        .into_iter()
+        .flat_map(|h| iter::repeat_n(h, 5))
+        .collect();
     for n in (1..hits.len()).rev() {
         hits.swap(n, dice.between(0, n as u64 + 1) as usize);
     }

@@ -85,12 +85,16 @@ impl Terms {
         let mut verdict = judge(committed, &all);
         let of_repeats = |fault: &Fault| matches!(fault, Fault::NoSuffix | Fault::Stale);
         verdict.faults.retain(|fault, _| !of_repeats(fault));
-        verdict.examples.retain(|example| !of_repeats(&example.fault));
+        verdict
+            .examples
+            .retain(|example| !of_repeats(&example.fault));
         let strict = judge(committed, &timely);
         let faults = strict.faults.into_iter();
         verdict.faults.extend(faults.filter(|(f, _)| of_repeats(f)));
         let examples = strict.examples.into_iter();
-        verdict.examples.extend(examples.filter(|e| of_repeats(&e.fault)));
+        verdict
+            .examples
+            .extend(examples.filter(|e| of_repeats(&e.fault)));
         Judged {
             verdict,
             late,
@@ -103,7 +107,9 @@ impl Terms {
         // Rows that were read from the table were sent by no publisher.
         let position = record.position?;
         // The broker's clock shows whole milliseconds.
-        let now = self.terms.partition_point(|term| term.began < (at + 1) * 1_000);
+        let now = self
+            .terms
+            .partition_point(|term| term.began < (at + 1) * 1_000);
         let current = self.terms.get(now.checked_sub(1)?)?;
         let batches = self.batches.get(&record.topic)?;
         let producer = batches.producer(record.partition, record.offset);
