@@ -153,7 +153,10 @@ impl Evidence {
         self.judge_positions(positions, history);
         let unseen = |event: &&Committed| !streamed(event) && !left_out(event);
         if let Some(event) = self.committed.iter().find(unseen) {
-            let text = format!("the second slot did not see event {}", event.id);
+            let text = format!(
+                "the second slot did not see event {}, seq {} of the table; the publication's gaps are {gaps:?}",
+                event.id, self.seqs[&event.id]
+            );
             history.found("harness", None, text);
         }
         self.judge_slot(positions, &observed.samples, history);

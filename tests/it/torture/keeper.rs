@@ -244,6 +244,35 @@ impl<'a> Keeper<'a> {
         code
     }
 
+    /// One publishes and the others know it. What was swallowed before is noticed by then.
+    pub fn wait_roles(&mut self) {
+        let began = Instant::now();
+        loop {
+            self.look();
+            let publishers = self
+                .publishers
+                .iter()
+                .map(|one| one.walpost.get("/api/status"));
+            let roles: Vec<String> = publishers
+                .map(|status| {
+                    let status = status.and_then(|(_, body)| serde_json::from_str(&body).ok());
+                    let role =
+                        |status: serde_json::Value| status["role"].as_str().map(str::to_owned);
+                    status.and_then(role).unwrap_or_default()
+                })
+                .collect();
+            let count = |role: &str| roles.iter().filter(|r| *r == role).count();
+            if count("publisher") == 1 && count("standby") + 1 == roles.len() {
+                return;
+            }
+            if began.elapsed() > SEES_WITHIN {
+                let text = format!("they are {roles:?}; {}", self.tell());
+                return self.history.found("roles", None, text);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// SIGTERM when nothing is open: each confirms all and ends with 0.
     pub fn stop_drained(&mut self) {
         for n in 0..self.publishers.len() {
