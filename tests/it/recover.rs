@@ -343,7 +343,7 @@ fn an_older_schema_is_refused_until_init_migrates_it() {
     }
     let columns = "slot, state, system_identifier, database, plugin, consistent_point, publication, life, epoch, reserved_lsn";
     scene.sql.run(&format!(
-        "INSERT INTO walpost.slot ({columns}) SELECT {columns} FROM kept"
+        "RESET ROLE; INSERT INTO walpost.slot ({columns}) SELECT {columns} FROM kept"
     ));
     for command in ["run", "status", "recover"] {
         walpost.command(&[command]).expect(2, &["walpost init"]);
