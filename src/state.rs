@@ -35,6 +35,7 @@ pub struct WaitingTopic {
 
 /// The slot's dead letters by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LetterCounts {
     pub pending: u64,
     pub replaying: u64,
