@@ -58,6 +58,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
     let mapping = Mapping::new(&config.outbox[0])
         .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
     let listener = http::bind(&config.http.listen).await?;
+    let guard = http::Guard::new(&config.http)?;
     let shutdown = Shutdown::on_signals()?;
 
     let (config, state, metrics) = (
@@ -74,6 +75,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         Clerk::of(&config, &info),
     )?;
     let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
+    let desk = info.clone();
     let serving = listener.map(|listener| {
         let shared = http::Shared {
             state: state.clone(),
@@ -84,6 +86,12 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
                 Box::pin(async move { refresh.facts().await })
             }),
             not_ready_after: config.http.not_ready_after,
+            desk: Arc::new(http::Desk::new(
+                desk,
+                names.slot.clone(),
+                config.outbox[0].on_poison,
+            )),
+            guard: Arc::new(guard),
         };
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
