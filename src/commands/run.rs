@@ -160,7 +160,7 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Stop(stop) => return Err(stop),
+                Failure::Stop(stop) => return Err(self.behind(stop).await),
                 Failure::Passing(error) => format!("{error:#}"),
             };
             if said.as_ref() != Some(&error) {
@@ -181,6 +181,21 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
+        }
+    }
+
+    /// What is behind a stop at an event: a publication that leaves a column out makes each event
+    /// look broken, and mending events would be in vain.
+    async fn behind(&mut self, stop: Stop) -> Stop {
+        if stop.exit != Exit::Policy {
+            return stop;
+        }
+        match self.check().await {
+            Err(Failure::Stop(cause)) if cause.exit == Exit::Slot => {
+                warn!("{stop}");
+                cause
+            }
+            _ => stop,
         }
     }
 
