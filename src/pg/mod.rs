@@ -6,6 +6,7 @@ pub mod create_slot;
 pub mod failure;
 pub mod mark;
 pub mod message;
+pub mod numbers;
 pub mod open;
 pub mod pgoutput;
 pub mod publication;

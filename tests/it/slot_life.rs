@@ -414,7 +414,21 @@ fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version()
     let entries = "SELECT count(*) FROM walpost.audit_log";
     assert_eq!(scene.sql.number(entries), 0);
 
-    skip(at).expect(0, &[at, "22P03"]);
+    let command = [
+        "skip",
+        "--transaction",
+        at,
+        "--reason",
+        "a test's",
+        "--json",
+    ];
+    let passed = walpost.command(&command).expect(0, &[]).json();
+    let told = (
+        &passed["transaction"],
+        &passed["passed"],
+        &passed["sqlstate"],
+    );
+    assert_eq!(told, (&at.into(), &true.into(), &"22P03".into()));
     let entry = scene.sql.rows(
         "SELECT who, verb, detail->>'transaction', detail->>'reason', detail->>'sqlstate' FROM walpost.audit_log",
     );
