@@ -13,6 +13,7 @@ mod credentials;
 mod faults;
 mod hostage;
 mod init;
+mod kills;
 mod limits;
 mod nodes;
 mod poison;
