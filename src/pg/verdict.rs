@@ -88,8 +88,8 @@ pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
         let cause = match record.timeline {
             Some(was) if was != facts.server.timeline => format!(
-                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
-                 on timeline {}, which did not have it{last}",
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this server is on timeline {}, \
+                 so it is a promoted standby or a restored backup, which did not have the slot{last}",
                 facts.server.timeline
             ),
             _ => format!(

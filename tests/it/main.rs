@@ -15,6 +15,7 @@ mod hostage;
 mod init;
 mod kills;
 mod limits;
+mod moved;
 mod nodes;
 mod poison;
 mod recover;
