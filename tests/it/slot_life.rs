@@ -8,7 +8,6 @@ use crate::harness::{
     kafka_server::Breakable,
     pass,
     postgres::{Cluster, Server},
-    proxy::Proxy,
     sql::Sql,
     until,
 };
@@ -459,101 +458,4 @@ fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version()
         scene.records().iter().any(|record| record.event_id() == id),
         "skipped"
     );
-}
-
-#[test]
-fn a_promoted_standby_that_kept_the_slot_in_step_goes_on_without_loss() {
-    let mut primary = Cluster::start("");
-    let version = "SELECT current_setting('server_version_num')::int / 10000";
-    if primary.server.admin().number(version) < 17 {
-        // There are no failover slots.
-        return;
-    }
-    let mut standby = primary.standby();
-    let admin = primary.server.admin();
-    admin.run("SELECT pg_create_physical_replication_slot('standby')");
-    let (_, port) = primary.server.address();
-    let (user, password) = (
-        primary.server.publisher_name(),
-        primary.server.publisher_password(),
-    );
-    standby.set("primary_slot_name", "'standby'");
-    standby.set("sync_replication_slots", "'on'");
-    standby.set(
-        "primary_conninfo",
-        &format!("'host=127.0.0.1 port={port} user={user} password={password} dbname=postgres'"),
-    );
-    standby.stop();
-    standby.restart();
-    // The slot shows nothing that the standby does not have.
-    primary.set("synchronized_standby_slots", "'standby'");
-
-    let scene = Scene::on(primary.server.clone(), Kafka::shared());
-    scene.create_topic("order", 1, &[]);
-    let tag = scene.tag.clone();
-    let proxy = Proxy::new(primary.server.socket_address());
-    let mut walpost = scene.walpost();
-    let url = scene.server.url_at("127.0.0.1", proxy.port, &tag);
-    walpost
-        .set("postgres.url", url)
-        .set("postgres.failover_slot", true);
-    walpost.init();
-    let mut run = scene.started(&walpost);
-    let mut wanted = scene.insert("a", 20);
-    scene.wait_confirmed(30);
-    let target = scene.confirmed();
-    let there = standby.server.admin();
-    until("the standby has the slot in step", 60, || {
-        // The worker looks more often where something goes on.
-        scene.insert_row(&[("aggregate_id", "'noise'")]);
-        let text = format!(
-            "SELECT 1 FROM pg_replication_slots WHERE slot_name = '{tag}' AND synced AND NOT temporary
-             AND invalidation_reason IS NULL AND confirmed_flush_lsn >= '{target}'"
-        );
-        there.value(&text)
-    });
-    wanted.extend(scene.insert("a", 20));
-    until("the rows arrive", 20, || {
-        let arrived = scene.records();
-        let ids: std::collections::HashSet<_> = arrived.iter().map(|r| r.event_id()).collect();
-        wanted
-            .iter()
-            .all(|id| ids.contains(id.as_str()))
-            .then_some(())
-    });
-    let last = scene.current_lsn();
-    until("the standby has all of it", 20, || {
-        let text = format!("SELECT 1 WHERE pg_last_wal_replay_lsn() >= '{last}'");
-        there.value(&text)
-    });
-    primary.crash();
-    there.run("SELECT pg_promote()");
-    proxy.lead_to(standby.server.socket_address());
-    let promoted = Sql::new(standby.server.superuser(&tag));
-    until("the publisher goes on at the new primary", 60, || {
-        run.assert_alive();
-        let text = format!("SELECT active_pid FROM pg_replication_slots WHERE slot_name = '{tag}'");
-        promoted.value(&text)
-    });
-    wanted.push(
-        promoted
-            .value(&scene.row(&[("aggregate_id", "'a'")]))
-            .expect("an event id"),
-    );
-    until("the row of the new primary arrives", 30, || {
-        run.assert_alive();
-        let arrived = scene.records();
-        arrived
-            .iter()
-            .any(|r| r.event_id() == wanted[40])
-            .then_some(())
-    });
-    let mut seen = std::collections::HashSet::new();
-    let arrived = scene.records();
-    let mut once: Vec<_> = arrived.iter().map(|r| r.event_id()).collect();
-    once.retain(|id| wanted.iter().any(|known| known == id) && seen.insert(*id));
-    assert_eq!(once, wanted, "lost, or out of order");
-    let timeline = promoted.value("SELECT timeline FROM walpost.slot");
-    assert_eq!(timeline.as_deref(), Some("2"));
-    run.stop(0);
 }
