@@ -265,12 +265,10 @@ fn recover_killed_at_any_place_misses_nothing_on_every_version() {
         scene.wait_confirmed(20);
         run.stop(0);
         let mut late = scene.insert("a", 2);
-        let tag = &scene.tag;
-        scene
-            .sql
-            .run(&format!("SELECT pg_drop_replication_slot('{tag}')"));
+        scene.drop_slot();
         scene.sql.run(&format!(
-            "SELECT pg_create_logical_replication_slot('{tag}', 'pgoutput')"
+            "SELECT pg_create_logical_replication_slot('{}', 'pgoutput')",
+            scene.tag
         ));
         late.extend(scene.insert("a", 1));
         (place, late)

@@ -25,11 +25,6 @@ fn state(scene: &Scene) -> Option<String> {
     scene.sql.value("SELECT state FROM walpost.slot")
 }
 
-fn drop_slot(scene: &Scene) {
-    let drop = format!("SELECT pg_drop_replication_slot('{}')", scene.tag);
-    scene.sql.run(&drop);
-}
-
 /// Five rows published and confirmed, three not, then the slot is gone, then two more.
 fn with_gap() -> (Scene, Walpost, Vec<String>) {
     let scene = Scene::new();
@@ -39,7 +34,7 @@ fn with_gap() -> (Scene, Walpost, Vec<String>) {
     scene.wait_confirmed(20);
     run.stop(0);
     let mut late = scene.insert("a", 3);
-    drop_slot(&scene);
+    scene.drop_slot();
     late.extend(scene.insert("a", 2));
     walpost.run_to_end().expect(4, &["walpost recover"]);
     (scene, walpost, late)
@@ -106,7 +101,7 @@ fn a_row_of_the_table_becomes_the_bytes_that_the_stream_would_send() {
     run.stop(0);
 
     // The same rows once more, of the table: nothing is known of what was published.
-    drop_slot(&scene);
+    scene.drop_slot();
     scene.sql.run("DROP SCHEMA walpost CASCADE");
     walpost
         .command(&["init", "--include-existing"])
@@ -205,7 +200,7 @@ fn a_fine_slot_has_nothing_to_recover() {
 }
 
 #[test]
-fn recover_publishes_what_was_not_and_nothing_twice() {
+fn recover_publishes_what_was_not_and_nothing_twice_on_every_version() {
     let (scene, walpost, late) = with_gap();
     walpost.command(&["init"]).expect(4, &["walpost recover"]);
     walpost
@@ -239,7 +234,7 @@ fn rows_before_the_newest_mark_are_not_even_looked_at() {
     scene.insert("old", 3);
     let walpost = scene.ready(1);
     scene.insert("a", 2);
-    drop_slot(&scene);
+    scene.drop_slot();
     // Those from before the slot were never to be published.
     walpost
         .command(&["recover"])
@@ -335,7 +330,7 @@ fn an_accepted_gap_is_told_and_left_out() {
 }
 
 #[test]
-fn rows_that_are_gone_are_counted_and_named_and_all_of_it_is_told_as_json() {
+fn rows_that_are_gone_are_counted_and_named_and_told_as_json_on_every_version() {
     let (scene, walpost, late) = with_gap();
     // The table's owner may read its sequence. Two rows are gone, and one never was.
     scene
@@ -388,7 +383,7 @@ fn rows_that_are_gone_are_counted_and_named_and_all_of_it_is_told_as_json() {
     assert_eq!(told["outcome"], "nothing_to_recover");
 
     // A column that is no number counts nothing, and that is said.
-    drop_slot(&scene);
+    scene.drop_slot();
     let mut by_time = walpost.twin();
     by_time.set("outbox.order_by", "occurred_at");
     by_time

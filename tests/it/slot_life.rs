@@ -189,10 +189,7 @@ fn drain_ends_when_all_that_was_committed_is_confirmed_on_every_version() {
     scene.judge(206);
     run.stop(0);
 
-    let drop = format!("SELECT pg_drop_replication_slot('{}')", scene.tag);
-    until("the server lets go of the slot", 10, || {
-        scene.sql.try_rows(&drop).ok()
-    });
+    scene.drop_slot();
     walpost.command(&["drain"]).expect(4, &["missing"]);
 }
 
