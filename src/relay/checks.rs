@@ -98,13 +98,11 @@ impl Relay {
         facts: &SlotFacts,
     ) -> Result<(), Failure> {
         let pid = facts.slot.as_ref().and_then(|slot| slot.active_pid);
-        // Nobody at all is another server's answer, or a connection of ours that just ended.
-        if pid != Some(session.start.pid) {
+        if pid.is_some_and(|pid| pid != session.start.pid) {
             return Err(Failure::Passing(anyhow!(
-                "slot {} is not read by our connection (pid {}) but by {}",
+                "slot {} is read by another connection (pid {}); ours is gone",
                 self.config.postgres.slot,
-                session.start.pid,
-                pid.map_or("nobody".into(), |pid| format!("pid {pid}")),
+                pid.unwrap_or_default(),
             )));
         }
         let epoch = facts.record.as_ref().and_then(|record| record.epoch);
