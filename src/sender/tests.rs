@@ -348,6 +348,11 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
+    shape_of("aggregate_id", OnPoison::Stop).0
+}
+
+/// The shape of table `s.t`, whose topic is its aggregate type.
+pub(super) fn shape_of(key: &str, on_poison: OnPoison) -> (Arc<Shape>, Relations) {
     let outbox = Outbox {
         table: TableName {
             schema: "s".into(),
@@ -355,9 +360,9 @@ fn shape() -> Arc<Shape> {
         },
         preset: Preset::Walpost,
         topic: "{aggregate_type}".into(),
-        key: "aggregate_id".into(),
+        key: key.into(),
         format: Format::Raw,
-        on_poison: OnPoison::Stop,
+        on_poison,
         order_by: "seq".into(),
     };
     let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
@@ -376,10 +381,10 @@ fn shape() -> Arc<Shape> {
     let Some(Table::Ours(shape)) = relations.table(1) else {
         panic!()
     };
-    shape.clone()
+    (shape.clone(), relations)
 }
 
-fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
+pub(super) fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
     let mut bytes = (Role::ALL.len() as u16).to_be_bytes().to_vec();
     for role in Role::ALL {
         let text = match role {
