@@ -133,7 +133,11 @@ impl Recovery<'_> {
 
     async fn dry_run(&self, gap: &Gap) -> anyhow::Result<()> {
         let reader = self.reader().await?;
-        let backfill = Backfill::new(self.config, "walpost recover --dry-run")?;
+        let backfill = Backfill::new(
+            self.config,
+            &self.init.conninfo,
+            "walpost recover --dry-run",
+        )?;
         self.describe(gap)?;
         reader.begin(None).await?;
         let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
@@ -149,7 +153,7 @@ impl Recovery<'_> {
 
     async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<()> {
         let reader = self.reader().await?;
-        let mut backfill = Backfill::new(self.config, "walpost recover")?;
+        let mut backfill = Backfill::new(self.config, &self.init.conninfo, "walpost recover")?;
         self.describe(gap)?;
         let slot = &self.init.names.slot;
         let at = match gap.kept {
@@ -177,6 +181,7 @@ impl Recovery<'_> {
                 reread: Reread::Recover,
                 at,
                 total: survey.missing(),
+                owner: record::owner(&self.init.client, slot).await?,
             })
             .await?;
         record::finished(&self.init.client, slot).await?;

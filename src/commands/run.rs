@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 use crate::{
     backoff::Backoff,
     config::{Config, Env, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::{Exit, Failure, Stop},
     http,
     lsn::Lsn,
@@ -71,6 +72,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         metrics.clone(),
         mapping,
         &properties,
+        Clerk::of(&config, &info),
     )?;
     let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
     let desk = info.clone();
@@ -282,18 +284,30 @@ impl Publisher {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
-        let types = self.in_time(types(&mut connection)).await?;
-        self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
+        let confirmed = confirmed
+            .context("the slot has no position")
+            .map_err(Failure::Passing)?;
+        let owner = Owner {
+            slot: self.names.slot.clone(),
+            epoch,
+            life: facts
+                .record
+                .as_ref()
+                .and_then(|record| record.life)
+                .unwrap_or_default(),
+        };
+        let letters = self.relay.load_letters(owner, confirmed).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
+        self.start_replication(&mut connection).await?;
         let start = Start {
             reserved,
-            confirmed: confirmed
-                .context("the slot has no position")
-                .map_err(Failure::Passing)?,
+            confirmed,
+            letters,
             table_oid: self::table_oid(&facts)?,
             types,
             epoch,

@@ -73,10 +73,7 @@ pub fn headers_from_json(json: &Value) -> Result<Vec<(String, Option<Vec<u8>>)>,
         let pair = entry.as_array().filter(|pair| pair.len() == 2)?;
         Some((pair[0].as_str()?.to_owned(), text_from_json(&pair[1])?))
     };
-    entries
-        .iter()
-        .map(|e| entry(e).ok_or_else(wrong))
-        .collect()
+    entries.iter().map(|e| entry(e).ok_or_else(wrong)).collect()
 }
 
 /// jsonb takes neither other bytes than UTF-8 nor a zero byte.
@@ -134,6 +131,8 @@ pub fn tuple_of(raw: &Value) -> Result<(Vec<String>, Vec<u8>), String> {
 
 /// Why a record of the table or of a letter goes out once more: header `walpost_replay`.
 pub const REPLAY_HEADER: &str = "walpost_replay";
+/// Its value for a letter that is sent.
+pub const DEAD_LETTER: &str = "dead-letter";
 const POSITION_HEADER: &str = "wal_position";
 
 /// Puts a letter's headers, with the reason of its replay at its place among the built-in ones.
@@ -188,7 +187,12 @@ mod tests {
         ];
         let json = headers_to_json(&headers);
         assert_eq!(headers_from_json(&json).unwrap(), headers);
-        for wrong in [json!({}), json!([["a"]]), json!([[1, "x"]]), json!([["a", {"base64": "?"}]])] {
+        for wrong in [
+            json!({}),
+            json!([["a"]]),
+            json!([[1, "x"]]),
+            json!([["a", {"base64": "?"}]]),
+        ] {
             assert!(headers_from_json(&wrong).is_err(), "{wrong}");
         }
     }
@@ -213,7 +217,10 @@ mod tests {
             names(&kept, true),
             "event_id=e wal_position=0/1:1 walpost_replay=dead-letter x=-"
         );
-        assert_eq!(names(&kept, false), "event_id=e walpost_replay=dead-letter x=-");
+        assert_eq!(
+            names(&kept, false),
+            "event_id=e walpost_replay=dead-letter x=-"
+        );
         let of_the_table = [entry("walpost_replay", Some(b"recover")), entry("x", None)];
         assert_eq!(names(&of_the_table, true), "walpost_replay=dead-letter x=-");
         assert_eq!(names(&[], true), "walpost_replay=dead-letter");

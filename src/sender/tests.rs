@@ -12,7 +12,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{Format, OnPoison, Outbox, Preset, TableName},
+    config::{DeadLetters, Format, OnPoison, Outbox, Preset, TableName},
+    kafka::topics::Limit,
     lsn::{Lsn, PgTime},
     outbox::relation::{Mapping, Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
@@ -37,6 +38,10 @@ impl Event {
         let chosen = partitioner().partition(KEYS[self.key].map(str::as_bytes), PARTITIONS);
         chosen.unwrap_or(self.number as usize / 2 % PARTITIONS)
     }
+}
+
+fn parking() -> Parking {
+    Parking::new(&DeadLetters::default(), 1 << 20)
 }
 
 fn partitioner() -> Partitioner {
@@ -130,7 +135,7 @@ impl Run {
         let (main_handle, probe_queue) = (main.handle(), probe.queue.clone());
         Run {
             ledger: Ledger::new(8, 1 << 20),
-            sender: Sender::new(main, probe, partitioner()),
+            sender: Sender::new(main, probe, partitioner(), parking()),
             main: main_handle,
             probe: probe_queue,
             shape: shape(),
@@ -272,6 +277,9 @@ impl Run {
     }
 
     fn answer_topics(&mut self) {
+        while let Some(number) = self.sender.topics.take_wanted_limit() {
+            self.sender.topics.limited(number, Limit::Unknown);
+        }
         let ask: Vec<_> = self
             .sender
             .topics
