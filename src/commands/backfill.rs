@@ -21,7 +21,7 @@ use crate::{
     outbox::{
         event_ids::EventIds,
         headers::BUILT_IN,
-        record::Mapper,
+        record::{Mapper, own_time},
         relation::{Mapping, Role},
         row::{OutboxRow, Reread},
     },
@@ -37,7 +37,7 @@ use crate::{
     stop,
 };
 
-/// Records may carry a time of their application's: a topic is read from this long before a mark.
+/// Clocks differ: a topic is read from this long before a mark.
 const MARGIN: Duration = Duration::from_secs(3600);
 
 /// Between two lines about the progress, where there is no terminal.
@@ -62,6 +62,16 @@ pub struct Survey {
     pub published: EventIds,
     /// Rows with such an event.
     pub known: u64,
+}
+
+/// What the table's rows are, and where they go.
+#[derive(Default)]
+struct Wanted {
+    ids: EventIds,
+    topics: Vec<String>,
+    rows: u64,
+    /// The earliest time that a row gives its record, in milliseconds.
+    earliest: Option<i64>,
 }
 
 /// Which rows to publish.
@@ -123,9 +133,18 @@ impl Backfill {
     /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in
     /// the whole topics.
     pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
-        let (wanted, topics, rows) = self.wanted(reader, since).await?;
+        let Wanted {
+            ids,
+            topics,
+            rows,
+            earliest,
+        } = self.wanted(reader, since).await?;
         info!(rows, topics = topics.len(), "reading the topics");
-        let published = self.published(&wanted, topics, since).await?;
+        let since_ms = since.map(|mark| {
+            let mark = mark.at.as_millisecond() - MARGIN.as_millis() as i64;
+            earliest.map_or(mark, |earliest| earliest.min(mark))
+        });
+        let published = self.published(&ids, topics, since_ms).await?;
         let mut known = 0;
         if !published.is_empty() {
             let mut rows = reader.rows(since).await?;
@@ -141,31 +160,30 @@ impl Backfill {
         })
     }
 
-    /// The rows' event ids, the topics that they go to, and their number.
-    async fn wanted(
-        &self,
-        reader: &Reader,
-        since: Option<&Mark>,
-    ) -> anyhow::Result<(EventIds, Vec<String>, u64)> {
-        let (mut ids, mut topics, mut count) = (EventIds::default(), Vec::<String>::new(), 0);
+    async fn wanted(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Wanted> {
+        let mut wanted = Wanted::default();
         let mut mapper = Mapper::default();
         let mut rows = reader.rows(since).await?;
         while let Some(tuple) = self.next(&mut rows).await? {
-            count += 1;
+            wanted.rows += 1;
             // A row that cannot be mapped went nowhere; publishing it will say so.
             let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
                 continue;
             };
             if let Some(id) = row.role(Role::EventId) {
-                ids.insert(id);
+                wanted.ids.insert(id);
+            }
+            if let Some(time) = row.role(Role::OccurredAt).and_then(own_time) {
+                let earliest = wanted.earliest.get_or_insert(time);
+                *earliest = time.min(*earliest);
             }
             if let Ok(topic) = mapper.topic(&row)
-                && !topics.iter().any(|known| known == topic)
+                && !wanted.topics.iter().any(|known| known == topic)
             {
-                topics.push(topic.to_owned());
+                wanted.topics.push(topic.to_owned());
             }
         }
-        Ok((ids, topics, count))
+        Ok(wanted)
     }
 
     async fn next(&self, rows: &mut Rows) -> anyhow::Result<Option<Vec<u8>>> {
@@ -183,20 +201,19 @@ impl Backfill {
         &self,
         wanted: &EventIds,
         topics: Vec<String>,
-        since: Option<&Mark>,
+        since_ms: Option<i64>,
     ) -> anyhow::Result<EventIds> {
         let config = &self.config;
         let mut properties = self.properties.clone();
         properties.extend(crate::config::kafka::read_property_files(&config.kafka)?);
         let client_id = format!("walpost-{}", config.postgres.slot);
         let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
-        let since = since.map(|mark| mark.at.as_millisecond() - MARGIN.as_millis() as i64);
         let mut found = EventIds::like(wanted);
         tokio::task::block_in_place(|| {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since, BUILT_IN[0], |id| {
+                scan.topic(topic, since_ms, BUILT_IN[0], |id| {
                     if wanted.contains(id) {
                         found.insert(id);
                     }

@@ -1,5 +1,6 @@
 //! `walpost run`: connects the parts, and connects them again with a pause when the stream fails.
 
+mod server;
 mod standby;
 
 use std::{
@@ -8,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use server::ServerId;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
@@ -105,6 +107,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         watch,
         shutdown,
         stuck: None,
+        newest: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -128,6 +131,8 @@ struct Publisher {
     shutdown: Shutdown,
     /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
     stuck: Option<(Lsn, u32)>,
+    /// Where the slot was read last.
+    newest: Option<ServerId>,
 }
 
 impl Publisher {
@@ -170,7 +175,7 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Stop(stop) => return Err(stop),
+                Failure::Stop(stop) => return Err(self.behind(stop).await),
                 Failure::Passing(error) => format!("{error:#}"),
             };
             if said.as_ref() != Some(&error) {
@@ -191,6 +196,21 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
+        }
+    }
+
+    /// What is behind a stop at an event: a publication that leaves a column out makes each event
+    /// look broken, and mending events would be in vain.
+    async fn behind(&mut self, stop: Stop) -> Stop {
+        if stop.exit != Exit::Policy {
+            return stop;
+        }
+        match self.check().await {
+            Err(Failure::Stop(cause)) if cause.exit == Exit::Slot => {
+                warn!("{stop}");
+                cause
+            }
+            _ => stop,
         }
     }
 
@@ -271,14 +291,18 @@ impl Publisher {
         for warning in verdict(&facts, &self.names)? {
             warn!("{warning}");
         }
+        let server = ServerId::of(&facts);
+        server.not_older_than(self.newest.as_ref())?;
         let application = format!("walpost:{}", self.names.slot);
         let mut connection = replication::connect(&self.info, &application).await?;
+        server.same(&self.in_time(ServerId::identify(&mut connection)).await?)?;
         let table_oid = table_oid(&facts)?;
         let limit = format!("SET idle_session_timeout = {HOLDS_LOCKS}");
         self.in_time(connection.simple_query(&limit)).await?;
         self.take_locks(&mut connection, table_oid).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
+        server.same(&ServerId::of(&facts))?;
         unmoved(&facts, &self.names)?;
         let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
@@ -304,6 +328,7 @@ impl Publisher {
         let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
         let types = self.in_time(types(&mut connection)).await?;
         self.start_replication(&mut connection).await?;
+        self.newest = Some(server);
         let start = Start {
             reserved,
             confirmed,

@@ -202,10 +202,15 @@ fn decode_bytea(text: &[u8], to: &mut Vec<u8>) -> Option<()> {
 /// `occurred_at` in milliseconds; the commit time where it is NULL or no time that a record can
 /// have: infinity, BC, beyond the year 9999, at or before 1970.
 fn timestamp(occurred_at: Option<&[u8]>, committed_at: PgTime) -> i64 {
-    let parsed = occurred_at.and_then(|text| millis(std::str::from_utf8(text).ok()?));
-    parsed
-        .filter(|ms| *ms > 0)
+    occurred_at
+        .and_then(own_time)
         .unwrap_or_else(|| committed_at.unix_millis())
+}
+
+/// The time that `occurred_at` gives a record, in milliseconds, if it can.
+pub fn own_time(occurred_at: &[u8]) -> Option<i64> {
+    let parsed = millis(std::str::from_utf8(occurred_at).ok()?);
+    parsed.filter(|ms| *ms > 0)
 }
 
 fn millis(text: &str) -> Option<i64> {

@@ -1,7 +1,7 @@
 //! `init --include-existing`: the rows that are there, before the stream. One that ended half-way
 //! keeps its slot and publishes again, of a new snapshot: some rows twice, none missed.
 
-use super::{Beginning, Init, say, slot::held};
+use super::{Beginning, Init, slot::held};
 use crate::{
     commands::backfill::{Backfill, Publish},
     config::Config,
@@ -31,7 +31,7 @@ impl Existing {
     }
 
     /// As of the slot's beginning: what is not among these rows is in the slot.
-    pub async fn publish(&mut self, init: &Init, made: Beginning) -> anyhow::Result<()> {
+    pub async fn publish(&mut self, init: &Init, made: Beginning) -> anyhow::Result<u64> {
         let snapshot = made.snapshot.as_ref();
         self.reader.begin(snapshot.map(|s| s.name.as_str())).await?;
         let at = made.at;
@@ -40,15 +40,15 @@ impl Existing {
     }
 
     /// After an attempt that ended half-way.
-    pub async fn again(&mut self, init: &Init, facts: &SlotFacts) -> anyhow::Result<()> {
+    pub async fn again(&mut self, init: &Init, facts: &SlotFacts) -> anyhow::Result<u64> {
         let name = &init.names.slot;
         let Some(record) = &facts.record else {
             return initialised(facts, &init.names)
-                .map(drop)
+                .map(|_| 0)
                 .map_err(Into::into);
         };
         if record.confirmed_lsn.is_some() {
-            return unfinished(record, name).map_err(Into::into);
+            return unfinished(record, name).map(|()| 0).map_err(Into::into);
         }
         let slot = verdict::slot(facts, &init.names, record)?;
         if slot.active {
@@ -60,7 +60,7 @@ impl Existing {
         self.rows(init, at.unwrap_or(Lsn::ZERO)).await
     }
 
-    async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<()> {
+    async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<u64> {
         self.backfill.listen()?;
         let rows = self
             .backfill
@@ -75,10 +75,11 @@ impl Existing {
             })
             .await?;
         record::finished(&init.client, &init.names.slot).await?;
-        say(&format!(
+        init.out.say(&format!(
             "published {rows} rows that {} held; slot {} is ready",
             table(&init.names.table),
             init.names.slot
-        ))
+        ))?;
+        Ok(rows)
     }
 }
