@@ -143,7 +143,8 @@ fn what_cannot_be_read_is_refused_before_anything_is_made() {
 
 #[test]
 fn poison_among_existing_rows_ends_with_5_and_can_be_repeated() {
-    let (scene, walpost, mut old) = with_rows(&[("a", 2)]);
+    let (scene, mut walpost, mut old) = with_rows(&[("a", 2)]);
+    walpost.set("outbox.on_poison", "stop");
     let bad = scene.insert_row(&[("aggregate_type", "'no topic'")]);
     walpost
         .command(&["init", "--include-existing"])
