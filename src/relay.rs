@@ -94,7 +94,7 @@ impl Relay {
         config: Arc<Config>,
         state: Arc<State>,
         metrics: Arc<Metrics>,
-        mapping: Mapping,
+        mappings: Vec<Arc<Mapping>>,
         properties: &[(String, String)],
     ) -> anyhow::Result<Self> {
         let deliveries = Arc::new(Deliveries::default());
@@ -107,7 +107,7 @@ impl Relay {
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
-            relations: Relations::new(mapping, 0),
+            relations: Relations::new(mappings),
             sender,
             factory,
             inquirer: Inquirer::new(),
@@ -142,7 +142,8 @@ impl Relay {
             .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed, start.reserved);
         self.sender.suspend(false);
-        self.relations.restart(start.table_oid, start.types.clone());
+        self.relations
+            .restart(&start.table_oids, start.types.clone());
         self.sender.restart(&mut self.ledger);
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);

@@ -19,12 +19,12 @@ use crate::{
     metrics::Metrics,
     outbox::{
         event_ids::EventIds,
-        headers::BUILT_IN,
+        mapping::{Mapping, mappings},
         record::Mapper,
-        relation::{Mapping, Role},
         row::{OutboxRow, Reread},
     },
     pg::{
+        conninfo::ConnInfo,
         mark::Mark,
         pgoutput::Tuple,
         table::{Reader, Rows},
@@ -45,6 +45,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// change nothing.
 pub struct Backfill {
     config: Arc<Config>,
+    mappings: Vec<Arc<Mapping>>,
     properties: Vec<(String, String)>,
     relay: Relay,
     shutdown: Shutdown,
@@ -72,6 +73,8 @@ pub struct Publish<'a> {
     pub reread: Reread,
     /// Where the slot begins.
     pub at: Lsn,
+    /// How many rows were numbered before, of other tables.
+    pub numbered: u64,
     /// How many to expect.
     pub total: u64,
 }
@@ -86,22 +89,31 @@ impl Backfill {
     pub fn new(config: &Config, command: &'static str) -> anyhow::Result<Backfill> {
         let config = Arc::new(config.clone());
         let properties = producer_settings(&config.kafka)?;
-        let mapping = Mapping::new(&config.outbox[0])
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mappings = mappings(&config)?;
         let relay = Relay::new(
             config.clone(),
             Arc::new(State::default()),
             Arc::new(Metrics::new()),
-            mapping,
+            mappings.clone(),
             &properties,
         )?;
         Ok(Backfill {
             config,
+            mappings,
             properties,
             relay,
             shutdown: Shutdown::default(),
             command,
         })
+    }
+
+    /// A reader for each of the tables.
+    pub async fn readers(&self, info: &ConnInfo, application: &str) -> anyhow::Result<Vec<Reader>> {
+        let mut readers = Vec::new();
+        for (outbox, mapping) in self.config.outbox.iter().zip(&self.mappings) {
+            readers.push(Reader::open(info, outbox, mapping, application).await?);
+        }
+        Ok(readers)
     }
 
     /// From now on a signal asks to stop; until then it ends the process, as it does where nothing
@@ -116,7 +128,8 @@ impl Backfill {
     pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
         let (wanted, topics, rows) = self.wanted(reader, since).await?;
         info!(rows, topics = topics.len(), "reading the topics");
-        let published = self.published(&wanted, topics, since).await?;
+        let header = reader.shape.mapping.id_header();
+        let published = self.published(&wanted, topics, header, since).await?;
         let mut known = 0;
         if !published.is_empty() {
             let mut rows = reader.rows(since).await?;
@@ -147,7 +160,7 @@ impl Backfill {
             let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
                 continue;
             };
-            if let Some(id) = row.role(Role::EventId) {
+            if let Some(id) = row.event_id() {
                 ids.insert(id);
             }
             if let Ok(topic) = mapper.topic(&row)
@@ -174,6 +187,7 @@ impl Backfill {
         &self,
         wanted: &EventIds,
         topics: Vec<String>,
+        header: &str,
         since: Option<&Mark>,
     ) -> anyhow::Result<EventIds> {
         let config = &self.config;
@@ -187,7 +201,7 @@ impl Backfill {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since, BUILT_IN[0], |id| {
+                scan.topic(topic, since, header, |id| {
                     if wanted.contains(id) {
                         found.insert(id);
                     }
@@ -208,6 +222,7 @@ impl Backfill {
             except: what.except,
             reread: what.reread,
             at: what.at,
+            numbered: what.numbered,
             command: self.command,
         };
         let mut progress = Progress::new(what.total)?;
@@ -222,7 +237,7 @@ impl Backfill {
 
 fn event_id<'a>(reader: &'a Reader, tuple: &'a [u8]) -> Option<&'a [u8]> {
     let row = OutboxRow::new(&reader.shape, Tuple::from_bytes(tuple)).ok()?;
-    row.role(Role::EventId)
+    row.event_id()
 }
 
 /// A bar on a terminal, a line every few seconds elsewhere; both on stderr.

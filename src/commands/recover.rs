@@ -5,8 +5,8 @@
 use crate::{
     cli,
     commands::{
-        backfill::{Backfill, Publish, Survey},
-        init::{self, Init, fingerprint, possible, say, warn_all},
+        backfill::{Backfill, Publish},
+        init::{self, Init, possible, say, warn_all},
     },
     config::{Config, Env},
     error::Exit,
@@ -17,12 +17,11 @@ use crate::{
         create_slot::Snapshot,
         mark::{self, Mark},
         publication::{covers, wider},
-        quote::table,
         record::{self, Next},
         schema,
         slot::{Names, Record, SlotFacts},
         table::Reader,
-        verdict::{self, initialised, missing_table, ours, unfinished, unmoved, verdict},
+        verdict::{self, initialised, ours, unfinished, unmoved, verdict},
     },
     stop,
 };
@@ -93,7 +92,7 @@ impl Recovery<'_> {
                 if usable && record.confirmed_lsn.is_none() {
                     unfinished(record, &names.slot)?;
                 }
-                usable && record.publication.as_ref() == fingerprint(facts)
+                usable && record.publication == facts.fingerprint()
             }
             _ => {
                 return unfinished(record, &names.slot)
@@ -101,9 +100,9 @@ impl Recovery<'_> {
                     .map_err(Into::into);
             }
         };
-        let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
+        verdict::tables(facts, names)?;
         let publication = verdict::publication(facts, names)?;
-        covers(publication, found, names, facts.server.version_num)?;
+        covers(facts, names)?;
         warn_all(wider(publication, names));
         if let Some(slot) = &facts.slot {
             ours(slot, &facts.database, &names.slot)?;
@@ -126,72 +125,92 @@ impl Recovery<'_> {
         }))
     }
 
-    async fn reader(&self) -> anyhow::Result<Reader> {
-        let outbox = &self.config.outbox[0];
-        Reader::open(&self.init.conninfo, outbox, "walpost:recover").await
+    async fn readers(&self, backfill: &Backfill) -> anyhow::Result<Vec<Reader>> {
+        backfill
+            .readers(&self.init.conninfo, "walpost:recover")
+            .await
+    }
+
+    /// The rows that may lie in the gap.
+    async fn count(&self, gap: &Gap) -> anyhow::Result<u64> {
+        let backfill = Backfill::new(self.config, "walpost recover")?;
+        let mut rows = 0;
+        for reader in self.readers(&backfill).await? {
+            rows += reader.count(gap.since.as_ref()).await?;
+        }
+        Ok(rows)
     }
 
     async fn dry_run(&self, gap: &Gap) -> anyhow::Result<()> {
-        let reader = self.reader().await?;
         let backfill = Backfill::new(self.config, "walpost recover --dry-run")?;
+        let readers = self.readers(&backfill).await?;
         self.describe(gap)?;
-        reader.begin(None).await?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
+        let (mut missing, mut known, mut rows) = (0, 0, 0);
+        for reader in &readers {
+            reader.begin(None).await?;
+            let survey = backfill.survey(reader, gap.since.as_ref()).await?;
+            missing += survey.missing();
+            known += survey.known;
+            rows += survey.rows;
+        }
         say(&format!(
-            "`walpost recover` would make slot {} and publish {} rows of {}; {}",
+            "`walpost recover` would make slot {} and publish {missing} rows of {}; {}",
             self.init.names.slot,
-            survey.missing(),
-            table(&self.init.names.table),
-            in_topics(&survey),
+            self.init.names.listed(),
+            in_topics(known, rows),
         ))?;
         say("nothing was changed")
     }
 
     async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<()> {
-        let reader = self.reader().await?;
         let mut backfill = Backfill::new(self.config, "walpost recover")?;
+        let readers = self.readers(&backfill).await?;
         self.describe(gap)?;
         let slot = &self.init.names.slot;
         let at = match gap.kept {
             Some(at) => {
                 record::again(&self.init.client, slot).await?;
-                reader.begin(None).await?;
+                begin(&readers, None).await?;
                 say(&format!("goes on with slot {slot}, which begins at {at}"))?;
                 at
             }
             None => {
                 let (at, snapshot) = self.new_slot(facts, gap, true).await?;
-                reader
-                    .begin(snapshot.as_ref().map(|s| s.name.as_str()))
-                    .await?;
+                begin(&readers, snapshot.as_ref()).await?;
                 at
             }
         };
         backfill.listen()?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
-        let rows = backfill
-            .publish(Publish {
-                reader: &reader,
-                since: gap.since.as_ref(),
-                except: &survey.published,
-                reread: Reread::Recover,
-                at,
-                total: survey.missing(),
-            })
-            .await?;
+        let (mut rows, mut known, mut looked_at) = (0, 0, 0);
+        for reader in &readers {
+            let survey = backfill.survey(reader, gap.since.as_ref()).await?;
+            known += survey.known;
+            looked_at += survey.rows;
+            rows += backfill
+                .publish(Publish {
+                    reader,
+                    since: gap.since.as_ref(),
+                    except: &survey.published,
+                    reread: Reread::Recover,
+                    at,
+                    numbered: rows,
+                    total: survey.missing(),
+                })
+                .await?;
+        }
         record::finished(&self.init.client, slot).await?;
         say(&format!(
             "published {rows} rows of {}; {}. Slot {slot} is ready: `walpost run` goes on after {at}",
-            table(&self.init.names.table),
-            in_topics(&survey),
+            self.init.names.listed(),
+            in_topics(known, looked_at),
         ))
     }
 
     /// A new slot without what lies before it.
     async fn accept(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<()> {
         let slot = &self.init.names.slot;
-        let count = match self.reader().await {
-            Ok(reader) => Some(reader.count(gap.since.as_ref()).await?),
+        let count = match self.count(gap).await {
+            Ok(rows) => Some(rows),
             Err(error) => {
                 tracing::warn!("the rows that are left out cannot be counted: {error:#}");
                 None
@@ -205,7 +224,7 @@ impl Recovery<'_> {
         let rows = count.map_or_else(String::new, |rows| {
             format!(
                 ": at most {rows} rows that {} holds",
-                table(&self.init.names.table)
+                self.init.names.listed()
             )
         });
         say(&format!(
@@ -235,7 +254,7 @@ impl Recovery<'_> {
         self.init.covered(&before)?;
         let made = self.init.create(facts, export).await?;
         let facts = self.init.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost recover` again",
@@ -250,12 +269,8 @@ impl Recovery<'_> {
     }
 
     fn describe(&self, gap: &Gap) -> anyhow::Result<()> {
-        let Names {
-            slot,
-            table: outbox,
-            ..
-        } = &self.init.names;
-        let outbox = table(outbox);
+        let Names { slot, .. } = &self.init.names;
+        let outbox = self.init.names.listed();
         let why = match (&gap.since, gap.is_elsewhere) {
             (Some(mark), _) => {
                 say(&format!(
@@ -304,9 +319,14 @@ fn after(position: Lsn) -> String {
     }
 }
 
-fn in_topics(survey: &Survey) -> String {
-    format!(
-        "{} of the {} looked at are in the topics already",
-        survey.known, survey.rows
-    )
+fn in_topics(known: u64, rows: u64) -> String {
+    format!("{known} of the {rows} looked at are in the topics already")
+}
+
+/// Every row that follows is of the same moment: an exported snapshot's.
+async fn begin(readers: &[Reader], snapshot: Option<&Snapshot>) -> anyhow::Result<()> {
+    for reader in readers {
+        reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+    }
+    Ok(())
 }

@@ -137,10 +137,7 @@ impl Uninstall {
 
     async fn show(&self, facts: &SlotFacts, plan: &Plan) -> anyhow::Result<()> {
         let Names {
-            slot,
-            publication,
-            table: outbox,
-            ..
+            slot, publication, ..
         } = &self.names;
         match facts
             .slot
@@ -160,16 +157,18 @@ impl Uninstall {
         if facts.publication.is_none() {
             say(&format!("there is no publication {publication}"))?;
         }
-        let rows = match &facts.table {
-            Some(_) => setup::count_rows(&self.client, outbox, COUNT_TO).await?,
-            None => None,
-        };
-        if let Some(rows) = rows {
-            let more = if rows == COUNT_TO { " or more" } else { "" };
-            let outbox = table(outbox);
-            say(&format!(
-                "table {outbox} holds {rows}{more} rows, published ones included; it stays"
-            ))?;
+        for (outbox, found) in self.names.tables.iter().zip(&facts.tables) {
+            let rows = match &found.table {
+                Some(_) => setup::count_rows(&self.client, &outbox.table, COUNT_TO).await?,
+                None => None,
+            };
+            if let Some(rows) = rows {
+                let more = if rows == COUNT_TO { " or more" } else { "" };
+                let outbox = table(&outbox.table);
+                say(&format!(
+                    "table {outbox} holds {rows}{more} rows, published ones included; it stays"
+                ))?;
+            }
         }
         if let Some(owner) = &plan.owner {
             let drop = format!("DROP PUBLICATION {}", ident(publication));

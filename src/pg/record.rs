@@ -79,10 +79,7 @@ pub async fn made(
     consistent_point: Lsn,
     next: Next,
 ) -> anyhow::Result<()> {
-    let fingerprint = facts
-        .publication
-        .as_ref()
-        .map(|p| p.fingerprint.to_string());
+    let fingerprint = facts.fingerprint().map(|print| print.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
     let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn, timeline)
         VALUES ($1, $6, $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn, $7)
@@ -110,10 +107,7 @@ pub async fn made(
 
 /// The publication as it is now was reviewed by an operator.
 pub async fn accept(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
-    let fingerprint = facts
-        .publication
-        .as_ref()
-        .map(|p| p.fingerprint.to_string());
+    let fingerprint = facts.fingerprint().map(|print| print.to_string());
     let text = "UPDATE walpost.slot SET publication = $2::jsonb, updated_at = pg_catalog.now()
         WHERE slot = $1";
     let values: &[(&(dyn ToSql + Sync), Type)] =

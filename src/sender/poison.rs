@@ -14,7 +14,6 @@ use crate::{
     lsn::Position,
     outbox::{
         record::Record,
-        relation::Role,
         row::{Origin, OutboxRow, Unmappable},
     },
     pg::pgoutput::Tuple,
@@ -133,7 +132,7 @@ pub(super) fn poison(
 /// The event's id, also of a row that has no record.
 fn event_id(row: &Row) -> String {
     let id = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple));
-    let id = id.ok().and_then(|mapped| mapped.role(Role::EventId));
+    let id = id.ok().and_then(|mapped| mapped.event_id());
     id.map_or("without an id".into(), |id| {
         String::from_utf8_lossy(id).into_owned()
     })

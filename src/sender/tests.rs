@@ -12,9 +12,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{Format, OnPoison, Outbox, Preset, TableName},
     lsn::{Lsn, PgTime},
-    outbox::relation::{Mapping, Relations, Role, Shape, Table},
+    outbox::relation::{Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
 };
 
@@ -281,21 +280,11 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    let outbox = Outbox {
-        table: TableName {
-            schema: "s".into(),
-            name: "t".into(),
-        },
-        preset: Preset::Walpost,
-        topic: "{aggregate_type}".into(),
-        key: String::new(),
-        format: Format::Raw,
-        on_poison: OnPoison::Stop,
-        order_by: "seq".into(),
-    };
-    let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
+    let mapping =
+        crate::outbox::tests::mapping("table = \"s.t\"\ntopic = \"{aggregate_type}\"\nkey = \"\"");
+    let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
-        name: role.column().into(),
+        name: role.name().into(),
         type_oid: 25,
     };
     let (namespace, name) = ("s".into(), "t".into());
