@@ -31,10 +31,10 @@ use crate::{
 /// others with themselves.
 pub fn types() -> String {
     format!(
-        "WITH RECURSIVE base (oid, is) AS (
+        "WITH RECURSIVE base (oid, under) AS (
            SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid >= {FIRST_OF_USERS}
-           UNION ALL SELECT b.oid, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.is WHERE t.typtype = 'd')
-         SELECT b.oid, b.is FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.is WHERE t.typtype <> 'd'"
+           UNION ALL SELECT b.oid, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.under WHERE t.typtype = 'd')
+         SELECT b.oid, b.under FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.under WHERE t.typtype <> 'd'"
     )
 }
 
