@@ -39,7 +39,9 @@ use crate::{
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
+        partitions::Partitioner,
         producer::Producer,
+        settings,
     },
     ledger::{ConfirmedLsn, Ledger},
     lsn::{Lsn, PgTime},
@@ -61,6 +63,10 @@ const PURGE_AGAIN: Duration = Duration::from_secs(1);
 /// A failed producer that owes reports for longer is worth a word.
 const DRAIN_WARNING: Duration = Duration::from_secs(30);
 
+/// A broker forgets a producer that sent nothing to a partition for a day, or for as long as its
+/// `producer.id.expiration.ms` says.
+const PRODUCER_REMEMBERED: Duration = Duration::from_secs(3600);
+
 /// Everything that outlives a stream.
 pub struct Relay {
     config: Arc<Config>,
@@ -76,6 +82,8 @@ pub struct Relay {
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
     noted: Instant,
+    /// When the brokers were last supposed to know nothing of our producer.
+    cooled: Instant,
     /// How many rows were settled when the last mark was written.
     marked: u64,
     rate: Rate,
@@ -103,7 +111,13 @@ impl Relay {
             let made = factory.make(source);
             made.map_err(|error| stop!(Exit::Usage, "kafka.properties: {error:#}"))
         };
-        let sender = Sender::new(make(Source::Main)?, make(Source::Probe)?);
+        let partitioner = properties.iter().find(|(name, _)| name == "partitioner");
+        let partitioner = partitioner.map_or(settings::PARTITIONER, |(_, value)| value);
+        let sender = Sender::new(
+            make(Source::Main)?,
+            make(Source::Probe)?,
+            Partitioner::named(partitioner),
+        );
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
@@ -115,6 +129,7 @@ impl Relay {
             reports: Vec::new(),
             latest_settled: None,
             noted: Instant::now(),
+            cooled: Instant::now(),
             marked: 0,
             rate: Rate::default(),
             confirmed_rate: Rate::default(),
@@ -302,6 +317,10 @@ impl Relay {
             .into());
         }
         self.give_up_on_topics();
+        if self.cooled.elapsed() >= PRODUCER_REMEMBERED {
+            self.cooled = Instant::now();
+            self.sender.topics.cool();
+        }
         if let Some(owed) = self.sender.draining() {
             if draining.purged.elapsed() >= PURGE_AGAIN {
                 draining.purged = Instant::now();

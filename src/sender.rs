@@ -16,8 +16,9 @@ use crate::{
     kafka::{
         context::{Outcome, Settled, Source},
         failure::{Class, class, code_name},
+        partitions::Partitioner,
         producer::Producer,
-        topics::{TopicState, Topics},
+        topics::{Answer, TopicState, Topics},
     },
     ledger::{Ledger, Row, RowState, Seq},
     outbox::{
@@ -112,10 +113,10 @@ pub struct Sender<P> {
 const MANY_SUSPECTS: usize = 256;
 
 impl<P: Enqueue> Sender<P> {
-    pub fn new(main: P, probe: P) -> Self {
+    pub fn new(main: P, probe: P, partitioner: Partitioner) -> Self {
         Sender {
             mapper: Mapper::default(),
-            topics: Topics::default(),
+            topics: Topics::new(partitioner),
             main: Main::Ready(main),
             probe,
             probing: None,
@@ -189,7 +190,7 @@ impl<P: Enqueue> Sender<P> {
                 Ok(()) => self.topics.leave(number),
                 Err(Refusal::Full) => return,
                 Err(Refusal::Fatal) => return self.abandon_main(),
-                Err(Refusal::Closed(state)) => drop(self.topics.answer(number, state)),
+                Err(Refusal::Closed(state)) => drop(self.topics.answer(number, state.into())),
                 Err(Refusal::Poison(poison)) => return self.found(*poison),
             }
         }
@@ -210,7 +211,7 @@ impl<P: Enqueue> Sender<P> {
             }
             Err(Refusal::Closed(state)) => {
                 if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
-                    self.topics.answer(number, state);
+                    self.topics.answer(number, state.into());
                 }
                 self.wait_at_gate(ledger, seq, now);
                 Sent::Gated
@@ -248,6 +249,13 @@ impl<P: Enqueue> Sender<P> {
             ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
+        let partition = self
+            .topics
+            .cold_partition(number, record.key, record.partition);
+        if self.topics.is_blocked(number, partition) {
+            ledger.set_topic(seq, number, 0);
+            return Err(Refusal::Closed(TopicState::Open));
+        }
         let sizes = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
         let size = sizes.iter().sum::<usize>() as u64;
         let result = main
@@ -256,7 +264,7 @@ impl<P: Enqueue> Sender<P> {
         ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
-        self.topics.enqueued(number);
+        self.topics.enqueued(number, partition, seq);
         ledger.set_state(seq, RowState::Enqueued);
         #[cfg(feature = "faults")]
         if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
@@ -288,9 +296,9 @@ impl<P: Enqueue> Sender<P> {
 
     /// Takes what the brokers said of a topic; `true` when it is news. What denied us is believed
     /// to take records again only when one was delivered: a topic may be seen and not written to.
-    pub fn answered(&mut self, ledger: &mut Ledger, number: usize, answer: TopicState) -> bool {
+    pub fn answered(&mut self, ledger: &mut Ledger, number: usize, answer: Answer) -> bool {
         let denied = self.topics.get(number).state == TopicState::Denied;
-        if !(denied && answer == TopicState::Open) {
+        if !(denied && answer.state == TopicState::Open) {
             return self.topics.answer(number, answer);
         }
         // In order: the gate's first row is the topic's oldest only when the walk has been here and
@@ -312,6 +320,7 @@ impl<P: Enqueue> Sender<P> {
         let Settled {
             source,
             seq,
+            partition,
             outcome,
         } = settled;
         let purpose = match source {
@@ -324,7 +333,7 @@ impl<P: Enqueue> Sender<P> {
                 if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
                     self.topics.reported(number);
                     if outcome == Outcome::Delivered {
-                        self.topics.delivered(number);
+                        self.topics.delivered(number, partition, seq);
                     }
                 }
                 None
@@ -343,7 +352,7 @@ impl<P: Enqueue> Sender<P> {
         match outcome {
             Outcome::Delivered => {
                 if let Some(Probe::Gate(number)) = purpose {
-                    self.topics.answer(number, TopicState::Open);
+                    self.topics.answer(number, TopicState::Open.into());
                     if self.topics.first_waiting(number) == Some(seq) {
                         self.topics.leave(number);
                     }
@@ -370,7 +379,7 @@ impl<P: Enqueue> Sender<P> {
         if class == Class::Setup
             && let Some(number) = topic
         {
-            self.topics.answer(number, closed_by(code));
+            self.topics.answer(number, closed_by(code).into());
         }
         let state = match (source, class, purpose) {
             // Alone in its batch and refused: guilty.
@@ -523,6 +532,7 @@ impl<P: Enqueue> Sender<P> {
         );
         self.main = Main::Ready(main);
         self.topics.cool();
+        self.topics.forget_enqueued();
         self.oversized_rows = 0;
         self.rewind(ledger);
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Config, kafka};
+use crate::outbox::mapping::Mapping;
 
 /// A value that cannot work: which key, and why.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ impl Config {
             outbox,
             kafka,
             delivery,
+            dead_letters,
             http,
         } = self;
         let name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
@@ -74,11 +76,7 @@ impl Config {
                 earlier.iter().all(|other| other.table != one.table),
                 &format!("table {} is there already: each table once", one.table),
             )?;
-            sound(
-                &format!("outbox.{index}.messages"),
-                !(one.messages && earlier.iter().any(|other| other.messages)),
-                "messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
-            )?;
+            Mapping::new(one, index)?;
         }
         sound(
             "kafka.brokers",
@@ -98,6 +96,7 @@ impl Config {
             (1..=most * 1024).contains(&delivery.in_flight_bytes),
             "1 byte to 2 TiB",
         )?;
+        dead_letters.check()?;
         let port = |address: &str| {
             address
                 .rsplit_once(':')

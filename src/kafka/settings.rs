@@ -13,6 +13,9 @@ const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 /// librdkafka's own default.
 pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;
 
+/// Java's default: producers of other services and we agree on a key's partition.
+pub const PARTITIONER: &str = "murmur2_random";
+
 /// Batches aren't made smaller than this, whatever a topic refuses.
 pub const SMALLEST_BATCH: u32 = 16 << 10;
 
@@ -81,8 +84,7 @@ fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> Cl
     let mut settings = ClientConfig::new();
     settings
         .set("client.id", client_id)
-        // Java's default: producers of other services and we agree on a key's partition.
-        .set("partitioner", "murmur2_random")
+        .set("partitioner", PARTITIONER)
         .set("allow.auto.create.topics", "false")
         // A half-open connection is noticed without waiting for a request to time out.
         .set("socket.keepalive.enable", "true");

@@ -4,7 +4,23 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::partitions::{Partitioner, Partitions};
 use crate::ledger::Seq;
+
+/// What the brokers say of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub state: TopicState,
+    /// How many partitions it has; 0 when nobody said so.
+    pub partitions: usize,
+}
+
+impl From<TopicState> for Answer {
+    fn from(state: TopicState) -> Self {
+        let partitions = 0;
+        Answer { state, partitions }
+    }
+}
 
 /// What is known of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,10 +42,9 @@ pub struct Topic {
     pub waiting: VecDeque<Seq>,
     /// Its rows in the main producer, those of the present stream.
     pub enqueued: usize,
-    /// This producer has delivered a record of it. Until then one row goes alone: a broker that knows
-    /// nothing of a producer takes any first sequence number, so a batch behind a refused first one
-    /// would be appended.
-    warm: bool,
+    partitions: Partitions,
+    /// The first waiting row's partition, where another row goes alone now.
+    blocked_on: Option<usize>,
     /// When the first of its rows began to wait, or the topic was found closed.
     pub since: Option<jiff::Timestamp>,
 }
@@ -40,9 +55,10 @@ impl Topic {
         self.state == TopicState::Open
     }
 
-    /// One more record may be enqueued now.
-    fn has_room(&self) -> bool {
-        self.is_open() && (self.warm || self.enqueued == 0)
+    /// The first waiting row may try to leave.
+    fn is_releasable(&self) -> bool {
+        let is_free = |partition| self.partitions.takes(partition);
+        self.is_open() && !self.waiting.is_empty() && self.blocked_on.is_none_or(is_free)
     }
 
     /// What a person is told.
@@ -57,8 +73,9 @@ impl Topic {
 }
 
 /// The topics that rows were routed to, numbered in the order of their first row.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Topics {
+    partitioner: Partitioner,
     topics: Vec<Topic>,
     numbers: HashMap<Box<str>, usize>,
     /// Rows that wait, over all topics.
@@ -66,6 +83,15 @@ pub struct Topics {
 }
 
 impl Topics {
+    pub fn new(partitioner: Partitioner) -> Self {
+        Topics {
+            partitioner,
+            topics: Vec::new(),
+            numbers: HashMap::new(),
+            waiting: 0,
+        }
+    }
+
     /// The topic's number; nothing is allocated for a known one.
     pub fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
@@ -79,7 +105,8 @@ impl Topics {
             state,
             waiting: VecDeque::new(),
             enqueued: 0,
-            warm: false,
+            partitions: Partitions::default(),
+            blocked_on: None,
             since: None,
         });
         self.numbers.insert(name, number);
@@ -102,10 +129,34 @@ impl Topics {
         self.topics.iter().enumerate()
     }
 
-    /// Whether a row of this topic can be enqueued now, with nothing of the topic waiting.
+    /// Whether rows of this topic can be enqueued now, with nothing of the topic waiting.
     pub fn takes(&self, number: usize) -> bool {
         let topic = &self.topics[number];
-        topic.has_room() && topic.waiting.is_empty()
+        topic.is_open() && topic.waiting.is_empty()
+    }
+
+    /// The partition of a row whose order counts while there are cold ones.
+    pub fn cold_partition(
+        &self,
+        number: usize,
+        key: Option<&[u8]>,
+        chosen: Option<i32>,
+    ) -> Option<usize> {
+        let partitions = &self.topics[number].partitions;
+        if partitions.are_warm() {
+            return None;
+        }
+        match chosen {
+            Some(partition) => usize::try_from(partition).ok(),
+            None => self.partitioner.partition(key, partitions.count()),
+        }
+    }
+
+    /// Whether a row goes alone there now: the next one of the topic waits for it.
+    pub fn is_blocked(&mut self, number: usize, partition: Option<usize>) -> bool {
+        let topic = &mut self.topics[number];
+        topic.blocked_on = partition.filter(|p| !topic.partitions.takes(*p));
+        topic.blocked_on.is_some()
     }
 
     /// Lets a row wait behind the others of its topic.
@@ -116,8 +167,12 @@ impl Topics {
         self.waiting += 1;
     }
 
-    pub fn enqueued(&mut self, number: usize) {
-        self.topics[number].enqueued += 1;
+    pub fn enqueued(&mut self, number: usize, partition: Option<usize>, seq: Seq) {
+        let topic = &mut self.topics[number];
+        topic.enqueued += 1;
+        if let Some(partition) = partition {
+            topic.partitions.enqueued(partition, seq);
+        }
     }
 
     /// The main producer told what became of one of them.
@@ -125,28 +180,39 @@ impl Topics {
         self.topics[number].enqueued -= 1;
     }
 
-    /// The main producer delivered one of them.
-    pub fn delivered(&mut self, number: usize) {
-        self.topics[number].warm = true;
-    }
-
-    /// A new producer: the brokers know nothing of it.
-    pub fn cool(&mut self) {
-        for topic in &mut self.topics {
-            topic.warm = false;
+    /// The main producer delivered one of them to this partition.
+    pub fn delivered(&mut self, number: usize, partition: i32, seq: Seq) {
+        let topic = &mut self.topics[number];
+        let partition = usize::try_from(partition).unwrap_or_default();
+        if !topic.partitions.delivered(partition, seq) && topic.is_open() {
+            // Partitions were added: how many there are is asked for before the next row goes.
+            topic.state = TopicState::Unasked;
         }
     }
 
-    /// A new stream: reports of older rows are nobody's.
+    /// A new producer, or one that the brokers may have forgotten: they know nothing of it.
+    pub fn cool(&mut self) {
+        for topic in &mut self.topics {
+            topic.partitions.cool();
+        }
+    }
+
+    /// No report will come for what was enqueued: a new producer or a new stream.
     pub fn forget_enqueued(&mut self) {
         for topic in &mut self.topics {
             topic.enqueued = 0;
+            topic.blocked_on = None;
+            topic.partitions.forget_trying();
         }
     }
 
     /// Notes what the brokers said; `true` when it is news.
-    pub fn answer(&mut self, number: usize, state: TopicState) -> bool {
+    pub fn answer(&mut self, number: usize, answer: Answer) -> bool {
+        let Answer { state, partitions } = answer;
         let topic = &mut self.topics[number];
+        if partitions > 0 {
+            topic.partitions.resize(partitions);
+        }
         let news = topic.state != state;
         if state == TopicState::Open && topic.waiting.is_empty() {
             topic.since = None;
@@ -160,9 +226,7 @@ impl Topics {
         if self.waiting == 0 {
             return None;
         }
-        self.topics
-            .iter()
-            .position(|t| t.has_room() && !t.waiting.is_empty())
+        self.topics.iter().position(Topic::is_releasable)
     }
 
     pub fn first_waiting(&self, number: usize) -> Option<Seq> {

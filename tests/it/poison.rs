@@ -72,6 +72,26 @@ fn nothing_overtakes_a_too_large_record_that_is_a_producers_first() {
 }
 
 #[test]
+fn nothing_overtakes_a_too_large_record_that_is_the_first_of_its_partition() {
+    // The producer is known in the other partitions when the record comes.
+    let scene = Scene::new();
+    scene.create_topic("order", 4, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.properties.linger.ms", 50)
+        .set("kafka.properties.batch.num.messages", 2)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.insert("other", 3);
+    scene.wait_records(3);
+    let (bad, after) = (scene.rows("K", 1, 30_000), scene.rows("K", 200, 20));
+    let ids = scene.sql.column(&format!("BEGIN; {bad}; {after}; COMMIT"));
+    run.expect_end(5, &[&ids[0]], 30);
+    assert_eq!(seqs(&scene).len(), 3);
+}
+
+#[test]
 fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);

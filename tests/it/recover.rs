@@ -333,10 +333,18 @@ fn an_accepted_gap_is_told_and_left_out() {
 fn an_older_schema_is_refused_until_init_migrates_it() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
-    // What the newest version added is taken away again.
+    // The schema as the version before left it, with the slot's row.
     scene
         .sql
-        .run("DROP TABLE walpost.mark; UPDATE walpost.meta SET version = version - 1");
+        .run("CREATE TABLE kept AS SELECT * FROM walpost.slot; DROP SCHEMA walpost CASCADE; CREATE SCHEMA walpost AUTHORIZATION walpost");
+    let steps = walpost::pg::setup::schema_sql(0, true);
+    for step in &steps[..steps.len() - 1] {
+        scene.sql.run(&format!("SET ROLE walpost; {step}"));
+    }
+    let columns = "slot, state, system_identifier, database, plugin, consistent_point, publication, life, epoch, reserved_lsn";
+    scene.sql.run(&format!(
+        "RESET ROLE; INSERT INTO walpost.slot ({columns}) SELECT {columns} FROM kept"
+    ));
     for command in ["run", "status", "recover"] {
         walpost.command(&[command]).expect(2, &["walpost init"]);
     }

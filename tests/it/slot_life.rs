@@ -539,7 +539,7 @@ fn a_promoted_standby_that_kept_the_slot_in_step_goes_on_without_loss() {
     let mut once: Vec<_> = arrived.iter().map(|r| r.event_id()).collect();
     once.retain(|id| wanted.iter().any(|known| known == id) && seen.insert(*id));
     assert_eq!(once, wanted, "lost, or out of order");
-    let timeline = promoted.value("SELECT timeline FROM walpost.slot");
+    let timeline = promoted.value("SELECT timeline FROM walpost.timeline");
     assert_eq!(timeline.as_deref(), Some("2"));
     run.stop(0);
 }

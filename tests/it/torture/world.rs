@@ -70,10 +70,7 @@ impl World {
         scene.brokers = kafka_wire.address();
         let partitions = dice.between(1, 7);
         for kind in [WIDE, TIGHT] {
-            // A new producer holds a topic's rows back until its first one was delivered, not those of
-            // each partition: with several, a batch refused for its size can still be overtaken.
-            let count = if kind == TIGHT { 1 } else { partitions };
-            scene.create_topic(kind, count.cast_signed() as i32, &topic_settings(kind));
+            scene.create_topic(kind, partitions.cast_signed() as i32, &topic_settings(kind));
         }
 
         let mut walpost = scene.walpost();
