@@ -11,6 +11,7 @@ mod cli;
 mod connection;
 mod credentials;
 mod faults;
+mod formats;
 mod hostage;
 mod init;
 mod limits;
