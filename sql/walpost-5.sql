@@ -58,20 +58,32 @@ CREATE INDEX dead_letter_open ON walpost.dead_letter (slot, outbox, topic, key, 
   WHERE status IN ('pending', 'replaying', 'held', 'dead');
 CREATE INDEX dead_letter_due ON walpost.dead_letter (next_retry_at) WHERE status = 'pending';
 CREATE INDEX dead_letter_event ON walpost.dead_letter (event_id);
+-- Counting them reads no letter.
+CREATE INDEX dead_letter_status ON walpost.dead_letter (slot, status);
 
 -- Says why a verb is refused: what the letter is, by whom and since when.
-CREATE FUNCTION walpost.refuse(letter_id bigint, verb text) RETURNS void
+CREATE FUNCTION walpost.refuse(letter walpost.dead_letter, verb text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('dead letter %s cannot be %s: it is %s%s%s', letter.id, verb, letter.status,
+    CASE WHEN letter.status = 'held' AND letter.held_behind IS NOT NULL THEN format(' and waits behind %s', letter.held_behind) ELSE '' END,
+    CASE WHEN letter.acted_by IS NOT NULL
+      THEN format(' (by %s at %s)', letter.acted_by, to_char(letter.acted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) ELSE '' END);
+END $$;
+
+-- Keeps the letter to this transaction, if its status allows the verb: of two at once the second waits, then is told of the first.
+CREATE FUNCTION walpost.seize(letter_id bigint, verb text, allowed text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   l walpost.dead_letter%ROWTYPE;
 BEGIN
-  SELECT * INTO l FROM walpost.dead_letter d WHERE d.id = letter_id;
+  SELECT * INTO l FROM walpost.dead_letter d WHERE d.id = letter_id FOR UPDATE;
   IF NOT FOUND THEN
-    RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('there is no dead letter %s', letter_id);
+    RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('there is no dead letter %s', coalesce(letter_id::text, 'NULL'));
   END IF;
-  RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('dead letter %s cannot be %s: it is %s%s%s', letter_id, verb, l.status,
-    CASE WHEN l.status = 'held' AND l.held_behind IS NOT NULL THEN format(' and waits behind %s', l.held_behind) ELSE '' END,
-    CASE WHEN l.acted_by IS NOT NULL THEN format(' (by %s at %s)', l.acted_by, to_char(l.acted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) ELSE '' END);
+  IF l.status <> ALL (allowed) THEN
+    PERFORM walpost.refuse(l, verb);
+  END IF;
 END $$;
 
 -- Notes the deed and wakes the publisher up, which then looks at the letter itself: the message orders nothing.
@@ -88,11 +100,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   l walpost.dead_letter%ROWTYPE;
 BEGIN
+  PERFORM walpost.seize(replay.id, 'replayed', ARRAY['pending', 'dead']);
   UPDATE walpost.dead_letter d SET status = 'replaying', next_retry_at = NULL, acted_by = session_user, acted_at = clock_timestamp()
-  WHERE d.id = replay.id AND d.status IN ('pending', 'dead') RETURNING d.* INTO l;
-  IF NOT FOUND THEN
-    PERFORM walpost.refuse(replay.id, 'replayed');
-  END IF;
+  WHERE d.id = replay.id RETURNING d.* INTO l;
   PERFORM walpost.acted(l, 'replay', NULL);
   RETURN l.status;
 END $$;
@@ -106,11 +116,9 @@ BEGIN
   IF coalesce(btrim(reason), '') = '' THEN
     RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('dead letter %s is not ignored without a reason', ignore.id);
   END IF;
+  PERFORM walpost.seize(ignore.id, 'ignored', ARRAY['pending', 'dead', 'held']);
   UPDATE walpost.dead_letter d SET status = 'ignored', next_retry_at = NULL, acted_by = session_user, acted_at = clock_timestamp()
-  WHERE d.id = ignore.id AND d.status IN ('pending', 'dead', 'held') RETURNING d.* INTO l;
-  IF NOT FOUND THEN
-    PERFORM walpost.refuse(ignore.id, 'ignored');
-  END IF;
+  WHERE d.id = ignore.id RETURNING d.* INTO l;
   PERFORM walpost.acted(l, 'ignore', jsonb_build_object('reason', reason));
   RETURN l.status;
 END $$;
@@ -123,22 +131,34 @@ DECLARE
   older walpost.dead_letter%ROWTYPE;
   slots text[];
 BEGIN
-  IF coalesce(event_id, '') = '' THEN
+  IF coalesce(resend.event_id, '') = '' THEN
     RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = 'resend needs an event id';
   END IF;
-  SELECT * INTO older FROM walpost.dead_letter d WHERE d.event_id = resend.event_id ORDER BY d.id DESC LIMIT 1;
+  -- One at a time for each event: of two at once the second sees what the first one made.
+  PERFORM pg_advisory_xact_lock(hashtext('walpost.resend'), hashtext(resend.event_id));
+  -- On its way already, or behind an older event of its key that it must not overtake.
+  SELECT * INTO l FROM walpost.dead_letter d WHERE d.event_id = resend.event_id AND d.status IN ('held', 'replaying') ORDER BY d.id DESC LIMIT 1;
+  IF FOUND THEN
+    PERFORM walpost.refuse(l, 'resent');
+  END IF;
+  SELECT array_agg(s.slot ORDER BY s.slot) INTO slots FROM walpost.slot s;
+  -- The letter of the event itself tells more than one of an earlier resend.
+  SELECT * INTO older FROM walpost.dead_letter d WHERE d.event_id = resend.event_id AND d.slot = ANY (slots)
+  ORDER BY d.error_class = 'resend' NULLS FIRST, d.id DESC LIMIT 1;
   IF NOT FOUND THEN
-    SELECT array_agg(s.slot ORDER BY s.updated_at DESC) INTO slots FROM walpost.slot s;
     IF slots IS NULL THEN
       RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = 'there is no slot that would publish it';
+    ELSIF cardinality(slots) = 1 THEN
+      older.slot := slots[1];
+    ELSIF current_setting('walpost.slot', true) = ANY (slots) THEN
+      older.slot := current_setting('walpost.slot', true);
+    ELSE
+      RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('several slots publish from this database: %s', array_to_string(slots, ', ')),
+        HINT = 'Say whose event it is: SET walpost.slot = ''name''.';
     END IF;
   END IF;
-  IF EXISTS (SELECT FROM walpost.dead_letter d WHERE d.event_id = resend.event_id AND d.error_class = 'resend' AND d.status = 'replaying') THEN
-    PERFORM walpost.refuse((SELECT max(d.id) FROM walpost.dead_letter d WHERE d.event_id = resend.event_id AND d.error_class = 'resend' AND d.status = 'replaying'), 'resent again');
-  END IF;
   INSERT INTO walpost.dead_letter AS d (slot, outbox, event_id, topic, status, error_class, acted_by, acted_at)
-  VALUES (coalesce(older.slot, slots[1]), coalesce(older.outbox, ''), resend.event_id, coalesce(older.topic, ''), 'replaying', 'resend',
-    session_user, clock_timestamp())
+  VALUES (older.slot, coalesce(older.outbox, ''), resend.event_id, coalesce(older.topic, ''), 'replaying', 'resend', session_user, clock_timestamp())
   RETURNING d.* INTO l;
   PERFORM walpost.acted(l, 'resend', NULL);
   RETURN l.status;
@@ -146,5 +166,5 @@ END $$;
 COMMENT ON FUNCTION walpost.resend(text) IS 'publishes an event once more, from its letter or the outbox table; returns the status of the letter that it makes';
 
 REVOKE ALL ON walpost.dead_letter, walpost.timeline FROM PUBLIC;
-REVOKE ALL ON FUNCTION walpost.refuse(bigint, text), walpost.acted(walpost.dead_letter, text, jsonb), walpost.replay(bigint),
+REVOKE ALL ON FUNCTION walpost.refuse(walpost.dead_letter, text), walpost.seize(bigint, text, text[]), walpost.acted(walpost.dead_letter, text, jsonb), walpost.replay(bigint),
   walpost.ignore(bigint, text), walpost.resend(text) FROM PUBLIC;

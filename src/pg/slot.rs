@@ -348,7 +348,7 @@ fn query(shape: &Shape) -> String {
 }
 
 /// A value read from one column of type json.
-struct FromJson<T>(T);
+pub(super) struct FromJson<T>(pub T);
 
 impl<'a, T: serde::de::DeserializeOwned> FromSql<'a> for FromJson<T> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
