@@ -76,6 +76,11 @@ impl Config {
                 earlier.iter().all(|other| other.table != one.table),
                 &format!("table {} is there already: each table once", one.table),
             )?;
+            sound(
+                &format!("outbox.{index}.messages"),
+                !(one.messages && earlier.iter().any(|other| other.messages)),
+                "messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
+            )?;
             Mapping::new(one, index)?;
         }
         sound(

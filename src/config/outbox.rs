@@ -30,6 +30,8 @@ pub struct Outbox {
     pub on_poison: OnPoison,
     /// The column that orders reads of the table itself; needed by those commands alone.
     pub order_by: String,
+    /// Transactional logical messages of prefix `walpost` are mapped like the table's rows.
+    pub messages: bool,
     /// The record's timestamp, instead of role `occurred_at`: a time, or milliseconds since 1970.
     pub timestamp_column: String,
     /// A serialized trace context (`java.util.Properties`): one header for each of its entries.
@@ -194,6 +196,8 @@ struct Written {
     on_poison: OnPoison,
     order_by: Option<String>,
     #[serde(default)]
+    messages: bool,
+    #[serde(default)]
     timestamp_column: String,
     #[serde(default)]
     tracing_column: String,
@@ -323,6 +327,7 @@ impl TryFrom<Written> for Outbox {
             format: written.format,
             on_poison: written.on_poison,
             order_by: written.order_by.unwrap_or_else(order_by),
+            messages: written.messages,
             timestamp_column: written.timestamp_column,
             tracing_column: written.tracing_column,
             tombstone_on_empty: written.tombstone_on_empty,

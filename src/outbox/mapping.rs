@@ -104,6 +104,8 @@ pub struct Mapping {
     pub tracing: Option<String>,
     pub format: Format,
     pub on_poison: OnPoison,
+    /// Messages of prefix `walpost` are mapped like the table's rows.
+    pub messages: bool,
     pub tombstone_on_empty: bool,
     pub expand_json: bool,
     /// Fields of a JSON payload that are left out.
@@ -155,6 +157,7 @@ impl Mapping {
             tracing: some(&outbox.tracing_column),
             format: outbox.format,
             on_poison: outbox.on_poison,
+            messages: outbox.messages,
             tombstone_on_empty: outbox.tombstone_on_empty,
             expand_json: outbox.expand_json,
             drop_nulls: outbox.json_nulls == Fields::Drop,

@@ -6,6 +6,7 @@ pub mod event_ids;
 pub mod headers;
 pub mod json;
 pub mod mapping;
+pub mod message;
 mod moment;
 mod payload;
 pub mod prune;

@@ -61,9 +61,8 @@ impl Mapper {
         committed_at: PgTime,
     ) -> Result<Record<'a>, Unmappable> {
         let (shape, mapping) = (row.shape, &row.shape.mapping);
-        if let Some(column) = &shape.missing {
-            let text = format!("its table had no column {column} when it was written");
-            return Err(Unmappable::new("column_missing", text));
+        if let Some(fault) = &shape.fault {
+            return Err(fault.clone());
         }
         self.render_topic(row)?;
         self.make_headers(row, origin, position)?;

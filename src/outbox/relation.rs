@@ -6,12 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use super::template::{Part, Template};
 pub use super::{
     mapping::{Mapping, Role},
     types::{Form, Types},
 };
-use crate::pg::pgoutput::Relation;
+use super::{
+    message::Messages,
+    row::Unmappable,
+    template::{Part, Template},
+    types::TEXT,
+};
+use crate::pg::pgoutput::{Column, Relation};
 
 /// A column's place in the tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +46,8 @@ pub struct Shape {
     pub tracing: Option<Field>,
     /// As in `mapping.additional`; `None`: this table has no such column, which is allowed.
     pub additional: Vec<Option<Field>>,
-    /// A mapped column that this version of the table doesn't have: its rows cannot be mapped.
-    pub missing: Option<String>,
+    /// Why rows of this version of the table cannot be mapped: a mapped column that it doesn't have.
+    pub fault: Option<Unmappable>,
 }
 
 impl Shape {
@@ -76,11 +81,31 @@ impl Shape {
             timestamp: named(&mapping.timestamp),
             tracing: named(&mapping.tracing),
             additional: additional.map(|one| field(&one.column)).collect(),
-            missing: mapping
+            fault: mapping
                 .columns()
                 .find(|name| field(name).is_none())
-                .map(str::to_owned),
+                .map(|column| {
+                    let text = format!("its table had no column {column} when it was written");
+                    Unmappable::new("column_missing", text)
+                }),
             mapping: mapping.clone(),
+        }
+    }
+
+    /// Of something that is no row and is kept in one column of this name.
+    pub fn unmappable(mapping: &Arc<Mapping>, column: &str, fault: Unmappable) -> Self {
+        let relation = Relation {
+            id: 0,
+            namespace: mapping.table.schema.clone(),
+            name: mapping.table.name.clone(),
+            columns: vec![Column {
+                name: column.into(),
+                type_oid: TEXT,
+            }],
+        };
+        Shape {
+            fault: Some(fault),
+            ..Shape::new(&relation, mapping, &Types::default())
         }
     }
 
@@ -129,6 +154,8 @@ struct Ours {
 #[derive(Debug)]
 pub struct Relations {
     ours: Vec<Ours>,
+    /// Of the mapping that takes messages, if one does.
+    messages: Option<Messages>,
     types: Types,
     /// Types that the catalogue didn't have when it was read, and was read again for.
     looked_for: HashSet<u32>,
@@ -137,8 +164,11 @@ pub struct Relations {
 
 impl Relations {
     pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
+        let messages = mappings.iter().find(|mapping| mapping.messages);
+        let messages = messages.map(Messages::new);
         let ours = mappings.into_iter();
         Relations {
+            messages,
             ours: ours.map(|mapping| Ours { mapping, oid: 0 }).collect(),
             types: Types::default(),
             looked_for: HashSet::new(),
@@ -189,6 +219,11 @@ impl Relations {
         found.map(|ours| &ours.mapping)
     }
 
+    /// What makes rows of messages of prefix `walpost`; `None`: nothing does.
+    pub fn messages(&self) -> Option<&Messages> {
+        self.messages.as_ref()
+    }
+
     /// `None`: a row of a table that was never described.
     pub fn table(&self, relation: u32) -> Option<&Table> {
         self.known.get(&relation)
@@ -198,10 +233,7 @@ impl Relations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        outbox::{tests::mapping, types::BYTEA},
-        pg::pgoutput::Column,
-    };
+    use crate::outbox::{tests::mapping, types::BYTEA};
 
     #[test]
     fn the_catalogue_is_read_again_once_for_each_type_it_lacked() {

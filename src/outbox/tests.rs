@@ -7,7 +7,7 @@ use super::{
     record::Mapper,
     relation::{Relations, Shape, Table},
     row::{Origin, OutboxRow, Reread, Unmappable},
-    types::BYTEA,
+    types::{BOOL, BYTEA, INT4, INT8, JSONB, TEXT, TIMESTAMPTZ},
 };
 use crate::{
     config::Outbox,
@@ -17,6 +17,7 @@ use crate::{
 
 mod debezium;
 mod formats;
+mod messages;
 mod options;
 
 /// Of the keys of one `[[outbox]]`.
@@ -28,13 +29,6 @@ pub fn try_mapping(toml: &str) -> Result<Mapping, String> {
     let outbox: Outbox = toml::from_str(toml).map_err(|error| error.message().to_owned())?;
     Mapping::new(&outbox, 0).map_err(|problem| problem.to_string())
 }
-
-const TEXT: u32 = 25;
-const INT4: u32 = 23;
-const INT8: u32 = 20;
-const BOOL: u32 = 16;
-const TIMESTAMPTZ: u32 = 1184;
-const JSONB: u32 = 3802;
 
 /// A column: name, type, value.
 type Cell<'a> = (&'a str, u32, Option<&'a str>);
@@ -108,8 +102,11 @@ fn tuple(cells: &[Cell<'_>]) -> Vec<u8> {
 
 fn told(config: &str, cells: &[Cell<'_>], origin: Origin) -> Result<Told, Unmappable> {
     let mapping = mapping(&format!("table = \"outbox\"\n{config}"));
-    let (shape, bytes) = (shape(&mapping, cells), tuple(cells));
-    let row = OutboxRow::new(&shape, Tuple::from_bytes(&bytes))?;
+    tell(&shape(&mapping, cells), &tuple(cells), origin)
+}
+
+fn tell(shape: &Shape, tuple: &[u8], origin: Origin) -> Result<Told, Unmappable> {
+    let row = OutboxRow::new(shape, Tuple::from_bytes(tuple))?;
     let mut mapper = Mapper::default();
     let record = mapper.record(&row, origin, AT, COMMITTED)?;
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();

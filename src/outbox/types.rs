@@ -34,19 +34,21 @@ pub struct Types {
 /// pg_type's fixed OIDs.
 /// <https://github.com/postgres/postgres/blob/master/src/include/catalog/pg_type.dat>
 pub const BYTEA: u32 = 17;
-const BOOL: u32 = 16;
-const INT8: u32 = 20;
+pub const BOOL: u32 = 16;
+pub const INT8: u32 = 20;
 const INT2: u32 = 21;
-const INT4: u32 = 23;
+pub const INT4: u32 = 23;
+pub const TEXT: u32 = 25;
 const OID: u32 = 26;
-pub const JSON: u32 = 114;
+const JSON: u32 = 114;
 const FLOAT4: u32 = 700;
 const FLOAT8: u32 = 701;
 const DATE: u32 = 1082;
 const TIMESTAMP: u32 = 1114;
-const TIMESTAMPTZ: u32 = 1184;
+pub const TIMESTAMPTZ: u32 = 1184;
 const NUMERIC: u32 = 1700;
-const JSONB: u32 = 3802;
+pub const UUID: u32 = 2950;
+pub const JSONB: u32 = 3802;
 
 /// The server gives smaller OIDs only to its own types (`FirstNormalObjectId`).
 pub const FIRST_OF_USERS: u32 = 16_384;

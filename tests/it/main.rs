@@ -16,6 +16,7 @@ mod hostage;
 mod init;
 mod limits;
 mod mapping;
+mod messages;
 mod nodes;
 mod poison;
 mod random_rows;

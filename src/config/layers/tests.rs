@@ -319,6 +319,10 @@ fn limits_name_the_place_too() {
             "[[outbox]]\ntable = \"outbox\"",
             "walpost.toml:4:9: outbox.1.table: table public.outbox is there already: each table once",
         ),
+        (
+            "[[outbox]]\ntable = \"b\"\nmessages = true\n[[outbox]]\ntable = \"c\"\nmessages = true",
+            "walpost.toml:6:12: outbox.1.messages: messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
+        ),
     ] {
         assert_eq!(bad(&format!("{text}\n{OUTBOX}"), &[]), error, "{text}");
     }
@@ -430,7 +434,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_OUTBOX__0__TABEL",
             "x",
-            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `topic_column`, `topic_regex`, `topic_replacement`, `key`, `format`, `on_poison`, `order_by`, `timestamp_column`, `tracing_column`, `tombstone_on_empty`, `expand_json`, `json_nulls`, `json_empty_arrays`, `cloudevents_source`, `additional`, `columns`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `topic_column`, `topic_regex`, `topic_replacement`, `key`, `format`, `on_poison`, `order_by`, `messages`, `timestamp_column`, `tracing_column`, `tombstone_on_empty`, `expand_json`, `json_nulls`, `json_empty_arrays`, `cloudevents_source`, `additional`, `columns`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
         ),
         (
             "WALPOST_OUTBOX__2__TABLE",
