@@ -61,14 +61,18 @@ CREATE INDEX dead_letter_event ON walpost.dead_letter (event_id);
 -- Counting them reads no letter.
 CREATE INDEX dead_letter_status ON walpost.dead_letter (slot, status);
 
--- Says why a verb is refused: what the letter is, by whom and since when.
+-- Says why a verb is refused: what the letter is, by whom and since when; in the detail for programs.
 CREATE FUNCTION walpost.refuse(letter walpost.dead_letter, verb text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  acted_at text := to_char(letter.acted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
 BEGIN
-  RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = format('dead letter %s cannot be %s: it is %s%s%s', letter.id, verb, letter.status,
-    CASE WHEN letter.status = 'held' AND letter.held_behind IS NOT NULL THEN format(' and waits behind %s', letter.held_behind) ELSE '' END,
-    CASE WHEN letter.acted_by IS NOT NULL
-      THEN format(' (by %s at %s)', letter.acted_by, to_char(letter.acted_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) ELSE '' END);
+  RAISE EXCEPTION USING ERRCODE = 'P0001',
+    MESSAGE = format('dead letter %s cannot be %s: it is %s%s%s', letter.id, verb, letter.status,
+      CASE WHEN letter.status = 'held' AND letter.held_behind IS NOT NULL THEN format(' and waits behind %s', letter.held_behind) ELSE '' END,
+      CASE WHEN letter.acted_by IS NOT NULL THEN format(' (by %s at %s)', letter.acted_by, acted_at) ELSE '' END),
+    DETAIL = json_build_object('id', letter.id, 'status', letter.status, 'held_behind', letter.held_behind,
+      'acted_by', letter.acted_by, 'acted_at', acted_at);
 END $$;
 
 -- Keeps the letter to this transaction, if its status allows the verb: of two at once the second waits, then is told of the first.

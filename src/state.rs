@@ -65,6 +65,8 @@ pub struct Snapshot {
     pub dead_letters: Option<LetterCounts>,
     /// Keys whose later rows wait behind a letter; `None` before the letters were read.
     pub held_keys: Option<u64>,
+    /// Why no dead letter can be written; cleared when one can.
+    pub letter_trouble: Option<String>,
     /// The last trouble, for `status`; stays when it is over.
     pub last_error: Option<String>,
     /// When a row was last settled, or when the first row was opened after all were settled.
@@ -98,6 +100,7 @@ impl Default for State {
             waiting_topics: Vec::new(),
             dead_letters: None,
             held_keys: None,
+            letter_trouble: None,
             last_error: None,
             last_progress: Instant::now(),
             last_server_message: None,
@@ -133,6 +136,9 @@ impl Snapshot {
         }
         if !self.streaming {
             return Some("no replication stream".into());
+        }
+        if let Some(trouble) = &self.letter_trouble {
+            return Some(trouble.clone());
         }
         let waiting: Vec<_> = self
             .waiting_topics

@@ -13,6 +13,7 @@ use tracing::info;
 
 use crate::{
     config::{Config, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::Exit,
     kafka::{scan::Scan, settings},
     lsn::Lsn,
@@ -20,6 +21,7 @@ use crate::{
     outbox::{
         event_ids::EventIds,
         mapping::{Mapping, mappings},
+        moment::own_time,
         record::Mapper,
         row::{OutboxRow, Reread},
     },
@@ -35,7 +37,7 @@ use crate::{
     stop,
 };
 
-/// Records may carry a time of their application's: a topic is read from this long before a mark.
+/// Clocks differ: a topic is read from this long before a mark.
 const MARGIN: Duration = Duration::from_secs(3600);
 
 /// Between two lines about the progress, where there is no terminal.
@@ -46,6 +48,7 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 pub struct Backfill {
     config: Arc<Config>,
     mappings: Vec<Arc<Mapping>>,
+    info: ConnInfo,
     properties: Vec<(String, String)>,
     relay: Relay,
     shutdown: Shutdown,
@@ -63,6 +66,16 @@ pub struct Survey {
     pub known: u64,
 }
 
+/// What the table's rows are, and where they go.
+#[derive(Default)]
+struct Wanted {
+    ids: EventIds,
+    topics: Vec<String>,
+    rows: u64,
+    /// The earliest time that a row gives its record, in milliseconds.
+    earliest: Option<i64>,
+}
+
 /// Which rows to publish.
 pub struct Publish<'a> {
     pub reader: &'a Reader,
@@ -77,6 +90,8 @@ pub struct Publish<'a> {
     pub numbered: u64,
     /// How many to expect.
     pub total: u64,
+    /// Whose letters the rows become that cannot be published.
+    pub owner: Owner,
 }
 
 impl Survey {
@@ -86,7 +101,11 @@ impl Survey {
 }
 
 impl Backfill {
-    pub fn new(config: &Config, command: &'static str) -> anyhow::Result<Backfill> {
+    pub fn new(
+        config: &Config,
+        info: &ConnInfo,
+        command: &'static str,
+    ) -> anyhow::Result<Backfill> {
         let config = Arc::new(config.clone());
         let properties = producer_settings(&config.kafka)?;
         let mappings = mappings(&config)?;
@@ -96,10 +115,12 @@ impl Backfill {
             Arc::new(Metrics::new()),
             mappings.clone(),
             &properties,
+            Clerk::of(&config, info),
         )?;
         Ok(Backfill {
             config,
             mappings,
+            info: info.clone(),
             properties,
             relay,
             shutdown: Shutdown::default(),
@@ -108,10 +129,10 @@ impl Backfill {
     }
 
     /// A reader for each of the tables.
-    pub async fn readers(&self, info: &ConnInfo, application: &str) -> anyhow::Result<Vec<Reader>> {
+    pub async fn readers(&self, application: &str) -> anyhow::Result<Vec<Reader>> {
         let mut readers = Vec::new();
         for (outbox, mapping) in self.config.outbox.iter().zip(&self.mappings) {
-            readers.push(Reader::open(info, outbox, mapping, application).await?);
+            readers.push(Reader::open(&self.info, outbox, mapping, application).await?);
         }
         Ok(readers)
     }
@@ -126,10 +147,19 @@ impl Backfill {
     /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in
     /// the whole topics.
     pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
-        let (wanted, topics, rows) = self.wanted(reader, since).await?;
+        let Wanted {
+            ids,
+            topics,
+            rows,
+            earliest,
+        } = self.wanted(reader, since).await?;
         info!(rows, topics = topics.len(), "reading the topics");
+        let since_ms = since.map(|mark| {
+            let mark = mark.at.as_millisecond() - MARGIN.as_millis() as i64;
+            earliest.map_or(mark, |earliest| earliest.min(mark))
+        });
         let header = reader.shape.mapping.id_header();
-        let published = self.published(&wanted, topics, header, since).await?;
+        let published = self.published(&ids, topics, header, since_ms).await?;
         let mut known = 0;
         if !published.is_empty() {
             let mut rows = reader.rows(since).await?;
@@ -145,31 +175,30 @@ impl Backfill {
         })
     }
 
-    /// The rows' event ids, the topics that they go to, and their number.
-    async fn wanted(
-        &self,
-        reader: &Reader,
-        since: Option<&Mark>,
-    ) -> anyhow::Result<(EventIds, Vec<String>, u64)> {
-        let (mut ids, mut topics, mut count) = (EventIds::default(), Vec::<String>::new(), 0);
+    async fn wanted(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Wanted> {
+        let mut wanted = Wanted::default();
         let mut mapper = Mapper::default();
         let mut rows = reader.rows(since).await?;
         while let Some(tuple) = self.next(&mut rows).await? {
-            count += 1;
+            wanted.rows += 1;
             // A row that cannot be mapped went nowhere; publishing it will say so.
             let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
                 continue;
             };
             if let Some(id) = row.event_id() {
-                ids.insert(id);
+                wanted.ids.insert(id);
+            }
+            if let Some(time) = own_time(&row) {
+                let earliest = wanted.earliest.get_or_insert(time);
+                *earliest = time.min(*earliest);
             }
             if let Ok(topic) = mapper.topic(&row)
-                && !topics.iter().any(|known| known == topic)
+                && !wanted.topics.iter().any(|known| known == topic)
             {
-                topics.push(topic.to_owned());
+                wanted.topics.push(topic.to_owned());
             }
         }
-        Ok((ids, topics, count))
+        Ok(wanted)
     }
 
     async fn next(&self, rows: &mut Rows) -> anyhow::Result<Option<Vec<u8>>> {
@@ -188,20 +217,19 @@ impl Backfill {
         wanted: &EventIds,
         topics: Vec<String>,
         header: &str,
-        since: Option<&Mark>,
+        since_ms: Option<i64>,
     ) -> anyhow::Result<EventIds> {
         let config = &self.config;
         let mut properties = self.properties.clone();
         properties.extend(crate::config::kafka::read_property_files(&config.kafka)?);
         let client_id = format!("walpost-{}", config.postgres.slot);
         let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
-        let since = since.map(|mark| mark.at.as_millisecond() - MARGIN.as_millis() as i64);
         let mut found = EventIds::like(wanted);
         tokio::task::block_in_place(|| {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since, header, |id| {
+                scan.topic(topic, since_ms, header, |id| {
                     if wanted.contains(id) {
                         found.insert(id);
                     }
@@ -225,10 +253,11 @@ impl Backfill {
             numbered: what.numbered,
             command: self.command,
         };
+        let letters = self.relay.load_letters(what.owner, Lsn::ZERO).await?;
         let mut progress = Progress::new(what.total)?;
         let published = self
             .relay
-            .backfill(from, &self.shutdown, |rows| progress.tell(rows))
+            .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
         Ok(published?)

@@ -4,12 +4,9 @@ mod existing;
 mod print;
 mod slot;
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::Context;
+use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
@@ -17,6 +14,7 @@ use self::existing::Existing;
 pub(super) use self::slot::held;
 use crate::{
     cli,
+    commands::say::Out,
     config::{Config, Env, TableName},
     error::{Exit, Stop},
     lsn::Lsn,
@@ -44,9 +42,10 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
     let mut names = Names::of(config)?;
     names.failover |= options.failover;
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
+    let out = Out::new(options.json);
     if options.print_sql {
         let (create_table, only) = (options.create_table, options.print_as);
-        say(&print::script(
+        out.say(&print::script(
             config,
             &names,
             &conninfo,
@@ -55,10 +54,57 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
         )?)?;
         return Ok(Exit::Done);
     }
-    let init = Init::open(names, conninfo, options.timeout, "walpost init").await?;
+    let init = Init::open(names, conninfo, options.timeout, "walpost init", out).await?;
     init.lock().await?;
-    init.go(config, options).await?;
+    let did = init.go(config, options).await?;
+    let facts = init.facts().await?;
+    out.object(&Initialised::of(&init.names, &facts, did))?;
     Ok(Exit::Done)
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Initialised<'a> {
+    slot: &'a str,
+    publication: &'a str,
+    tables: Vec<String>,
+    state: Option<String>,
+    life: Option<i32>,
+    /// Rows committed after it are in the slot.
+    consistent_point: Option<Lsn>,
+    confirmed_lsn: Option<Lsn>,
+    #[serde(flatten)]
+    did: Did,
+}
+
+/// What one `init` did.
+#[derive(Default, Serialize)]
+pub(super) struct Did {
+    /// `false`: all was there before.
+    changed: bool,
+    /// Rows of the tables that were published; `null` when that was not asked for.
+    published_rows: Option<u64>,
+    /// Rows of the tables that are older than the slot and are not published, each table's counted
+    /// to a million;
+    /// `null` when they were not looked at.
+    left_out_rows: Option<i64>,
+}
+
+impl<'a> Initialised<'a> {
+    fn of(names: &'a Names, facts: &SlotFacts, did: Did) -> Self {
+        let record = facts.record.as_ref();
+        let slot = facts.slot.as_ref();
+        Initialised {
+            slot: &names.slot,
+            publication: &names.publication,
+            tables: names.tables(),
+            state: record.map(|record| record.state.clone()),
+            life: record.and_then(|record| record.life),
+            consistent_point: record.and_then(|record| record.consistent_point),
+            confirmed_lsn: slot.and_then(|slot| slot.confirmed_flush_lsn),
+            did,
+        }
+    }
 }
 
 pub(super) struct Init {
@@ -66,6 +112,7 @@ pub(super) struct Init {
     pub conninfo: ConnInfo,
     pub client: Client,
     pub within: Within,
+    pub out: Out,
 }
 
 /// Where the slot begins.
@@ -82,12 +129,23 @@ pub(super) struct Session {
     wal_level: String,
 }
 
+impl Did {
+    fn published(rows: u64) -> Did {
+        Did {
+            changed: true,
+            published_rows: Some(rows),
+            ..Did::default()
+        }
+    }
+}
+
 impl Init {
     pub async fn open(
         names: Names,
         conninfo: ConnInfo,
         timeout: Duration,
         command: &'static str,
+        out: Out,
     ) -> anyhow::Result<Init> {
         let application = command.replace(' ', ":");
         let client = sql::connect(&conninfo, &application).await?;
@@ -100,6 +158,7 @@ impl Init {
                 deadline: Instant::now() + timeout,
                 command,
             },
+            out,
         })
     }
 
@@ -129,7 +188,7 @@ impl Init {
         }
     }
 
-    async fn go(&self, config: &Config, options: &cli::Init) -> anyhow::Result<()> {
+    async fn go(&self, config: &Config, options: &cli::Init) -> anyhow::Result<Did> {
         let facts = self.facts().await?;
         let session = self.session().await?;
         possible(&facts, &session)?;
@@ -147,19 +206,23 @@ impl Init {
         setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
-                self.migrate(&facts, &place).await?;
-                let changed =
+                let migrated = self.migrate(&facts, &place).await?;
+                let accepted =
                     options.accept_publication && self.accept(&self.facts().await?).await?;
                 let facts = self.facts().await?;
-                if self.failover(&facts).await? || changed {
-                    return Ok(());
+                let changed = self.failover(&facts).await? || accepted;
+                if !changed {
+                    self.ready(&facts, migrated)?;
                 }
-                self.ready(&facts)
+                Ok(Did {
+                    changed: changed || migrated,
+                    ..Did::default()
+                })
             }
             None | Some("creating") if options.include_existing => {
                 let mut existing = Existing::open(self, config).await?;
                 let made = self.publication_and_slot(&facts, &place, true).await?;
-                existing.publish(self, made).await
+                existing.publish(self, made).await.map(Did::published)
             }
             None | Some("creating") => {
                 let mut unpublished = Vec::new();
@@ -170,21 +233,30 @@ impl Init {
                     }
                 }
                 let made = self.publication_and_slot(&facts, &place, false).await?;
-                let left = unpublished.into_iter().filter(|(_, rows)| *rows > 0);
-                for (outbox, rows) in left.filter(|_| !made.is_adopted) {
-                    let more = if rows == COUNT_TO { " or more" } else { "" };
+                if made.is_adopted {
+                    unpublished.clear();
+                }
+                for (outbox, rows) in unpublished.iter().filter(|(_, rows)| *rows > 0) {
+                    let more = if *rows == COUNT_TO { " or more" } else { "" };
                     let outbox = table(outbox);
                     tracing::warn!(
                         "{outbox} holds {rows}{more} rows from before the slot, which are not published \
                          (`walpost init --include-existing` would have)"
                     );
                 }
-                Ok(())
+                Ok(Did {
+                    changed: true,
+                    left_out_rows: match unpublished.is_empty() {
+                        true => None,
+                        false => Some(unpublished.iter().map(|(_, rows)| rows).sum()),
+                    },
+                    ..Did::default()
+                })
             }
             Some("backfilling") => {
                 let mut existing = Existing::open(self, config).await?;
                 self.migrate(&facts, &place).await?;
-                existing.again(self, &facts).await
+                existing.again(self, &facts).await.map(Did::published)
             }
             Some(state) => Err(stop!(
                 Exit::Slot,
@@ -248,7 +320,7 @@ impl Init {
                 "made"
             },
         );
-        say(&format!(
+        self.out.say(&format!(
             "{verb} slot {slot}: rows committed after {at} are published by `walpost run`"
         ))?;
         Ok(Beginning {
@@ -274,7 +346,8 @@ impl Init {
         }
         for outbox in &missing {
             setup::create_table(&self.client, outbox, facts.server.version_num, place).await?;
-            say(&format!("made table {}", table(&outbox.table)))?;
+            self.out
+                .say(&format!("made table {}", table(&outbox.table)))?;
         }
         let made = missing.iter().map(|outbox| outbox.table.clone()).collect();
         Ok((self.facts().await?, made))
@@ -305,15 +378,17 @@ impl Init {
         }
         record::accept(&self.client, facts, &self.names).await?;
         let publication = &self.names.publication;
-        say(&format!("accepted publication {publication} as it is now"))?;
+        self.out
+            .say(&format!("accepted publication {publication} as it is now"))?;
         Ok(true)
     }
 
-    /// Everything was made before: nothing is changed.
-    fn ready(&self, facts: &SlotFacts) -> anyhow::Result<()> {
+    /// The slot was made before, and is left as it is.
+    fn ready(&self, facts: &SlotFacts, migrated: bool) -> anyhow::Result<()> {
         warn_all(verdict(facts, &self.names)?);
-        say(&format!(
-            "slot {} is ready; nothing was changed",
+        let also = if migrated { "nothing else" } else { "nothing" };
+        self.out.say(&format!(
+            "slot {} is ready; {also} was changed",
             self.names.slot
         ))
     }
@@ -324,7 +399,7 @@ impl Init {
             return self.covered(facts);
         }
         setup::make_publication(&self.client, &self.names, place).await?;
-        say(&format!(
+        self.out.say(&format!(
             "made publication {} of {}, inserts only",
             self.names.publication,
             self.names.listed()
@@ -339,11 +414,13 @@ impl Init {
         Ok(covers(facts, &self.names)?)
     }
 
-    async fn migrate(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<()> {
-        match setup::make_schema(&self.client, facts.schema_version, place).await? {
-            Some(made) => say(&format!("made {made}")),
-            None => Ok(()),
+    /// `false`: the schema is as it must be.
+    async fn migrate(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<bool> {
+        let made = setup::make_schema(&self.client, facts.schema_version, place).await?;
+        if let Some(made) = &made {
+            self.out.say(&format!("made {made}"))?;
         }
+        Ok(made.is_some())
     }
 }
 
@@ -373,8 +450,4 @@ pub(super) fn warn_all(warnings: Vec<String>) {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-}
-
-pub(super) fn say(line: &str) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{line}").context("write to stdout")
 }

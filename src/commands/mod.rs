@@ -6,6 +6,7 @@ pub mod drain;
 pub mod init;
 pub mod recover;
 pub mod run;
+mod say;
 pub mod skip;
 pub mod status;
 pub mod uninstall;

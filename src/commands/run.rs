@@ -1,5 +1,6 @@
 //! `walpost run`: connects the parts, and connects them again with a pause when the stream fails.
 
+mod server;
 mod standby;
 
 use std::{
@@ -8,12 +9,14 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use server::ServerId;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
 use crate::{
     backoff::Backoff,
     config::{Config, Env, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::{Exit, Failure, Stop},
     http,
     lsn::Lsn,
@@ -56,6 +59,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
     let properties = producer_settings(&config.kafka)?;
     let mappings = mappings(&config)?;
     let listener = http::bind(&config.http.listen).await?;
+    let guard = http::Guard::new(&config.http)?;
     let shutdown = Shutdown::on_signals()?;
 
     let (config, state, metrics) = (
@@ -69,8 +73,10 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         metrics.clone(),
         mappings,
         &properties,
+        Clerk::of(&config, &info),
     )?;
     let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
+    let desk = info.clone();
     let serving = listener.map(|listener| {
         let shared = http::Shared {
             state: state.clone(),
@@ -81,6 +87,12 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
                 Box::pin(async move { refresh.facts().await })
             }),
             not_ready_after: config.http.not_ready_after,
+            desk: Arc::new(http::Desk::new(
+                desk,
+                names.slot.clone(),
+                config.outbox[0].on_poison,
+            )),
+            guard: Arc::new(guard),
         };
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
@@ -94,6 +106,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         watch,
         shutdown,
         stuck: None,
+        newest: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -117,6 +130,8 @@ struct Publisher {
     shutdown: Shutdown,
     /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
     stuck: Option<(Lsn, u32)>,
+    /// Where the slot was read last.
+    newest: Option<ServerId>,
 }
 
 impl Publisher {
@@ -159,7 +174,7 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Stop(stop) => return Err(stop),
+                Failure::Stop(stop) => return Err(self.behind(stop).await),
                 Failure::Passing(error) => format!("{error:#}"),
             };
             if said.as_ref() != Some(&error) {
@@ -180,6 +195,21 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
+        }
+    }
+
+    /// What is behind a stop at an event: a publication that leaves a column out makes each event
+    /// look broken, and mending events would be in vain.
+    async fn behind(&mut self, stop: Stop) -> Stop {
+        if stop.exit != Exit::Policy {
+            return stop;
+        }
+        match self.check().await {
+            Err(Failure::Stop(cause)) if cause.exit == Exit::Slot => {
+                warn!("{stop}");
+                cause
+            }
+            _ => stop,
         }
     }
 
@@ -260,31 +290,48 @@ impl Publisher {
         for warning in verdict(&facts, &self.names)? {
             warn!("{warning}");
         }
+        let server = ServerId::of(&facts);
+        server.not_older_than(self.newest.as_ref())?;
         let application = format!("walpost:{}", self.names.slot);
         let mut connection = replication::connect(&self.info, &application).await?;
+        server.same(&self.in_time(ServerId::identify(&mut connection)).await?)?;
         let oids = table_oids(&facts)?;
         let limit = format!("SET idle_session_timeout = {HOLDS_LOCKS}");
         self.in_time(connection.simple_query(&limit)).await?;
         self.take_locks(&mut connection, oids).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
+        server.same(&ServerId::of(&facts))?;
         unmoved(&facts, &self.names)?;
         let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
-        let types = self.in_time(types(&mut connection)).await?;
-        self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
+        let confirmed = confirmed
+            .context("the slot has no position")
+            .map_err(Failure::Passing)?;
+        let owner = Owner {
+            slot: self.names.slot.clone(),
+            epoch,
+            life: facts
+                .record
+                .as_ref()
+                .and_then(|record| record.life)
+                .unwrap_or_default(),
+        };
+        let letters = self.relay.load_letters(owner, confirmed).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
+        self.start_replication(&mut connection).await?;
+        self.newest = Some(server);
         let start = Start {
             reserved,
-            confirmed: confirmed
-                .context("the slot has no position")
-                .map_err(Failure::Passing)?,
+            confirmed,
+            letters,
             table_oids: table_oids(&facts)?,
             types,
             epoch,

@@ -1,18 +1,15 @@
 //! `walpost skip`: passes one transaction that the server cannot decode, after proving that it is
 //! this one, that it cannot be decoded, and that nothing unconfirmed lies before it.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::Context as _;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::{Client, error::SqlState, types::Type};
 
 use crate::{
     cli,
+    commands::say::Out,
     config::{Config, Env},
     error::{Exit, Failure, Stop},
     lsn::Lsn,
@@ -67,14 +64,16 @@ pub async fn skip(config: &Config, env: &Env, options: &cli::Skip) -> anyhow::Re
     let (_stream, proof) = skip.prove(&info).await?;
     skip.record(confirmed, &options.reason, &proof).await?;
     skip.advance().await?;
-    let mut out = io::stdout();
-    writeln!(
-        out,
-        "slot {} passed the transaction that commits at {}: {}; recorded in walpost.audit_log. Rows of it that are not in Kafka \
+    let (out, error) = (Out::new(options.json), &proof.error);
+    out.say(&format!(
+        "slot {} passed the transaction that commits at {}: {error}; recorded in walpost.audit_log. Rows of it that are not in Kafka \
          have to be inserted again",
-        skip.names.slot, skip.at, proof.error
-    )
-    .context("write to stdout")?;
+        skip.names.slot, skip.at
+    ))?;
+    out.object(&json!({
+        "slot": skip.names.slot, "transaction": skip.at, "passed": true, "changes_decoded": proof.decoded,
+        "sqlstate": error.code.code(), "error": error.message,
+    }))?;
     Ok(Exit::Done)
 }
 

@@ -172,6 +172,10 @@ pub struct Http {
     /// Rows open and nothing settled for so long: `/ready` says no.
     #[serde(deserialize_with = "units::duration")]
     pub not_ready_after: Duration,
+    /// A file whose first line is the token that changes need, read again at each of them. Without
+    /// one, changes are accepted from loopback only.
+    #[serde(deserialize_with = "units::path_or_empty")]
+    pub admin_token_file: Option<PathBuf>,
 }
 
 impl Default for Http {
@@ -179,6 +183,7 @@ impl Default for Http {
         Http {
             listen: "127.0.0.1:9464".into(),
             not_ready_after: Duration::from_secs(60),
+            admin_token_file: None,
         }
     }
 }

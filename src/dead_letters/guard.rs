@@ -69,6 +69,10 @@ mod tests {
         assert!(!fails(0) && !fails(1));
         assert!(!fails(62), "the first two are past");
         assert!(!fails(63) && fails(64));
-        assert!(guard.text().contains("more than 2 events failed within 60 s"));
+        assert!(
+            guard
+                .text()
+                .contains("more than 2 events failed within 60 s")
+        );
     }
 }

@@ -6,7 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     lsn::Position,
-    outbox::{headers::Headers, record::Record, relation::Shape},
+    outbox::{
+        headers::Headers,
+        mapping::{WAL_POSITION, WALPOST_REPLAY},
+        record::Record,
+        relation::Shape,
+    },
     pg::pgoutput::{Tuple, Value as Column},
 };
 
@@ -26,6 +31,8 @@ pub struct Kept {
     pub headers: Vec<(String, Option<Vec<u8>>)>,
     /// Milliseconds since 1970.
     pub timestamp: i64,
+    /// Where a column gives it, as one of the table's may.
+    pub partition: Option<i32>,
     pub payload: Option<Vec<u8>>,
 }
 
@@ -40,6 +47,7 @@ impl Kept {
             key: record.key.map(<[u8]>::to_vec),
             headers: headers.collect(),
             timestamp: record.timestamp,
+            partition: record.partition,
             payload: record.payload.map(<[u8]>::to_vec),
         }
     }
@@ -73,10 +81,7 @@ pub fn headers_from_json(json: &Value) -> Result<Vec<(String, Option<Vec<u8>>)>,
         let pair = entry.as_array().filter(|pair| pair.len() == 2)?;
         Some((pair[0].as_str()?.to_owned(), text_from_json(&pair[1])?))
     };
-    entries
-        .iter()
-        .map(|e| entry(e).ok_or_else(wrong))
-        .collect()
+    entries.iter().map(|e| entry(e).ok_or_else(wrong)).collect()
 }
 
 /// jsonb takes neither other bytes than UTF-8 nor a zero byte.
@@ -132,9 +137,8 @@ pub fn tuple_of(raw: &Value) -> Result<(Vec<String>, Vec<u8>), String> {
     Ok((columns.keys().cloned().collect(), tuple))
 }
 
-/// Why a record of the table or of a letter goes out once more: header `walpost_replay`.
-pub const REPLAY_HEADER: &str = "walpost_replay";
-const POSITION_HEADER: &str = "wal_position";
+/// Header `walpost_replay` of a letter that is sent.
+pub const DEAD_LETTER: &str = "dead-letter";
 
 /// Puts a letter's headers, with the reason of its replay at its place among the built-in ones.
 pub fn put_headers(
@@ -146,25 +150,25 @@ pub fn put_headers(
     let mut told = false;
     for (name, value) in kept {
         match name.as_str() {
-            POSITION_HEADER if !with_position => {
-                to.push(REPLAY_HEADER, reason.as_bytes());
+            WAL_POSITION if !with_position => {
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            POSITION_HEADER => {
+            WAL_POSITION => {
                 to.push_entry(name, value.as_deref());
-                to.push(REPLAY_HEADER, reason.as_bytes());
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            REPLAY_HEADER if !told => {
-                to.push(REPLAY_HEADER, reason.as_bytes());
+            WALPOST_REPLAY if !told => {
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            REPLAY_HEADER => {}
+            WALPOST_REPLAY => {}
             _ => to.push_entry(name, value.as_deref()),
         }
     }
     if !told {
-        to.push(REPLAY_HEADER, reason.as_bytes());
+        to.push(WALPOST_REPLAY, reason.as_bytes());
     }
 }
 
@@ -188,7 +192,12 @@ mod tests {
         ];
         let json = headers_to_json(&headers);
         assert_eq!(headers_from_json(&json).unwrap(), headers);
-        for wrong in [json!({}), json!([["a"]]), json!([[1, "x"]]), json!([["a", {"base64": "?"}]])] {
+        for wrong in [
+            json!({}),
+            json!([["a"]]),
+            json!([[1, "x"]]),
+            json!([["a", {"base64": "?"}]]),
+        ] {
             assert!(headers_from_json(&wrong).is_err(), "{wrong}");
         }
     }
@@ -213,7 +222,10 @@ mod tests {
             names(&kept, true),
             "event_id=e wal_position=0/1:1 walpost_replay=dead-letter x=-"
         );
-        assert_eq!(names(&kept, false), "event_id=e walpost_replay=dead-letter x=-");
+        assert_eq!(
+            names(&kept, false),
+            "event_id=e walpost_replay=dead-letter x=-"
+        );
         let of_the_table = [entry("walpost_replay", Some(b"recover")), entry("x", None)];
         assert_eq!(names(&of_the_table, true), "walpost_replay=dead-letter x=-");
         assert_eq!(names(&[], true), "walpost_replay=dead-letter");

@@ -22,13 +22,7 @@ impl Headers {
     }
 
     pub fn push(&mut self, name: &str, value: &[u8]) {
-        self.push_or_null(name, Some(value));
-    }
-
-    pub fn push_or_null(&mut self, name: &str, value: Option<&[u8]>) {
-        let name = self.append(name.as_bytes());
-        let value = value.map(|value| self.append(value));
-        self.entries.push((name, value));
+        self.push_entry(name, Some(value));
     }
 
     /// A header whose name and value are written by the caller.
@@ -45,6 +39,13 @@ impl Headers {
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()
             .find_map(|(known, value)| value.filter(|_| known == name.as_bytes()))
+    }
+
+    /// `None` is a null header.
+    pub fn push_entry(&mut self, name: &str, value: Option<&[u8]>) {
+        let name = self.append(name.as_bytes());
+        let value = value.map(|value| self.append(value));
+        self.entries.push((name, value));
     }
 
     fn append(&mut self, bytes: &[u8]) -> Range<usize> {
@@ -232,7 +233,7 @@ mod tests {
             (None, None),
         ] {
             let mut headers = Headers::default();
-            headers.push_or_null("traceparent", None);
+            headers.push_entry("traceparent", None);
             if let Some(parent) = &parent {
                 headers.push("traceparent", parent.as_bytes());
             }

@@ -253,6 +253,12 @@ impl Mapping {
         }
     }
 
+    /// A column gives the record's partition.
+    pub fn chooses_partition(&self) -> bool {
+        let mut additional = self.additional.iter();
+        additional.any(|one| one.placement == Placement::Partition)
+    }
+
     pub fn is_cloudevents(&self) -> bool {
         matches!(
             self.format,
@@ -298,8 +304,8 @@ impl Mapping {
         self.headers()[0].1
     }
 
-    /// Records tell where they come from. Those of the router have its headers and no more.
-    pub fn tells_origin(&self) -> bool {
+    /// Records tell where in the log they come from. Those of the router have its headers and no more.
+    pub fn tells_position(&self) -> bool {
         self.preset == Preset::Walpost
     }
 
@@ -312,7 +318,8 @@ impl Mapping {
     pub fn is_built_in(&self, name: &[u8]) -> bool {
         let is = |known: &str| known.as_bytes() == name;
         self.headers().iter().any(|(_, header)| is(header))
-            || self.tells_origin() && (is(WAL_POSITION) || is(WALPOST_REPLAY))
+            || is(WALPOST_REPLAY)
+            || self.tells_position() && is(WAL_POSITION)
             || self.is_cloudevents() && (name.starts_with(b"ce_") || is("content-type"))
     }
 }

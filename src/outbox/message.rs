@@ -18,6 +18,13 @@ use crate::pg::pgoutput::{Column, Relation};
 
 pub const PREFIX: &str = "walpost";
 
+/// Columns that tell a kept message from a row. What kind it is, is in the name: a message has the
+/// types of its function's parameters, whatever the table's are.
+const JSON_MARK: &str = "walpost.emit";
+const BYTES_MARK: &str = "walpost.emit_bytes";
+/// The content of a message that is malformed.
+const CONTENT: &str = "walpost.message";
+
 /// The only version there is of the line before the payload.
 const VERSION: u32 = 1;
 
@@ -65,8 +72,8 @@ enum Kind {
 impl Messages {
     pub fn new(mapping: &Arc<Mapping>) -> Self {
         Messages {
-            json: shape(mapping, JSONB),
-            bytes: shape(mapping, BYTEA),
+            json: Arc::new(shape(mapping, &names(mapping, JSON_MARK), JSONB)),
+            bytes: Arc::new(shape(mapping, &names(mapping, BYTES_MARK), BYTEA)),
         }
     }
 
@@ -75,7 +82,7 @@ impl Messages {
     pub fn row(&self, content: &[u8]) -> (Arc<Shape>, Box<[u8]>) {
         self.well_formed(content).unwrap_or_else(|why| {
             let fault = Unmappable::new("message_malformed", format!("its message {why}"));
-            let shape = Shape::unmappable(&self.json.mapping, "content", fault);
+            let shape = Shape::unmappable(&self.json.mapping, CONTENT, fault);
             (Arc::new(shape), Tuple::new(1).text(content).done())
         })
     }
@@ -102,7 +109,7 @@ impl Messages {
         if line.payload == Some(Kind::Json) && !is_json {
             return Err("has a payload that is no JSON".into());
         }
-        let mut tuple = Tuple::new(shape.columns.len());
+        let mut tuple = Tuple::new(shape.columns.len()).null();
         for role in roles(&shape.mapping) {
             tuple = match role {
                 Role::EventId => tuple.string(line.event_id.as_deref()),
@@ -132,28 +139,52 @@ fn roles(mapping: &Mapping) -> impl Iterator<Item = Role> {
         .filter(|role| mapping.column(*role).is_some())
 }
 
-/// A table of the roles' columns and no other.
-fn shape(mapping: &Arc<Mapping>, payload: u32) -> Arc<Shape> {
-    let column = |role: Role| {
-        let type_oid = match role {
-            Role::EventId => UUID,
-            Role::AggregateVersion => INT8,
-            Role::SchemaVersion => INT4,
-            Role::Payload => payload,
-            Role::Headers => JSONB,
-            Role::OccurredAt => TIMESTAMPTZ,
-            Role::AggregateType | Role::AggregateId | Role::EventType => TEXT,
-        };
-        Some(Column {
-            name: mapping.column(role)?.to_owned(),
-            type_oid,
-        })
+/// The columns of a message's row: its mark, and the roles'.
+fn names(mapping: &Mapping, mark: &str) -> Vec<String> {
+    let roles = roles(mapping).filter_map(|role| mapping.column(role));
+    [mark].into_iter().chain(roles).map(str::to_owned).collect()
+}
+
+/// The shape of a message that was kept as columns; `None`: these are the columns of a row.
+pub fn kept(mapping: &Arc<Mapping>, columns: &[(String, u32)]) -> Option<Shape> {
+    let has = |mark: &str| columns.iter().any(|(name, _)| name == mark);
+    if has(CONTENT) {
+        let text = "its message is none that walpost.emit writes";
+        let fault = Unmappable::new("message_malformed", text);
+        return Some(Shape::unmappable(mapping, CONTENT, fault));
+    }
+    let payload = match (has(JSON_MARK), has(BYTES_MARK)) {
+        (true, _) => JSONB,
+        (_, true) => BYTEA,
+        _ => return None,
+    };
+    let names: Vec<_> = columns.iter().map(|(name, _)| name.clone()).collect();
+    Some(shape(mapping, &names, payload))
+}
+
+/// A table of these columns, with the types that they have in a message.
+fn shape(mapping: &Arc<Mapping>, names: &[String], payload: u32) -> Shape {
+    let type_of = |name: &String| {
+        let role = roles(mapping).find(|role| mapping.column(*role) == Some(name));
+        match role {
+            Some(Role::EventId) => UUID,
+            Some(Role::AggregateVersion) => INT8,
+            Some(Role::SchemaVersion) => INT4,
+            Some(Role::Payload) => payload,
+            Some(Role::Headers) => JSONB,
+            Some(Role::OccurredAt) => TIMESTAMPTZ,
+            Some(Role::AggregateType | Role::AggregateId | Role::EventType) | None => TEXT,
+        }
+    };
+    let column = |name: &String| Column {
+        name: name.clone(),
+        type_oid: type_of(name),
     };
     let relation = Relation {
         id: 0,
         namespace: mapping.table.schema.clone(),
         name: mapping.table.name.clone(),
-        columns: Role::ALL.into_iter().filter_map(column).collect(),
+        columns: names.iter().map(column).collect(),
     };
     let mut shape = Shape::new(&relation, mapping, &Types::default());
     if let Some(fault) = &mut shape.fault {
@@ -162,7 +193,7 @@ fn shape(mapping: &Arc<Mapping>, payload: u32) -> Arc<Shape> {
             .replace("its table had", "it is a message, which has")
             .replace(" when it was written", "");
     }
-    Arc::new(shape)
+    shape
 }
 
 /// A tuple as pgoutput writes one.

@@ -7,7 +7,7 @@ pub mod headers;
 pub mod json;
 pub mod mapping;
 pub mod message;
-mod moment;
+pub mod moment;
 mod payload;
 pub mod prune;
 pub mod record;

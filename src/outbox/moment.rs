@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    relation::Field,
+    relation::{Field, Role},
     row::{OutboxRow, Unmappable},
     types::Form,
 };
@@ -46,6 +46,17 @@ fn parse(text: &str) -> Option<Timestamp> {
         let civil: jiff::civil::DateTime = text.parse().ok()?;
         jiff::tz::TimeZone::UTC.to_timestamp(civil).ok()
     })
+}
+
+/// The time in milliseconds that the row itself gives its record, if it gives one.
+pub fn own_time(row: &OutboxRow<'_>) -> Option<i64> {
+    let shape = row.shape;
+    let field = match shape.mapping.timestamp {
+        Some(_) => shape.timestamp,
+        None => shape.role(Role::OccurredAt),
+    };
+    let moment = moment(row, field, "the timestamp").ok()??;
+    Some(moment.as_millisecond()).filter(|ms| *ms > 0)
 }
 
 /// The record's timestamp in milliseconds: the row's time, or that of its commit where there is none

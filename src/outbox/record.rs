@@ -14,12 +14,13 @@ use super::{
     payload::{bytes, payload},
     prune::Pruner,
     relation::{Role, Slot},
-    row::{Origin, OutboxRow, Unmappable},
+    row::{Origin, OutboxRow, Reread, Unmappable},
     template::is_valid_topic,
     tracing_context,
 };
 use crate::{
     config::{Format, outbox::Placement},
+    dead_letters::letter::{DEAD_LETTER, Kept, put_headers},
     lsn::{PgTime, Position},
 };
 
@@ -75,13 +76,7 @@ impl Mapper {
             ),
             None => millis(occurred_at, committed_at),
         };
-        let key = match shape.key {
-            None => None,
-            Some(field) => match row.column(field.index)? {
-                Some(text) if bytes(text, field, "key", &mut self.key)? => Some(&self.key[..]),
-                text => text,
-            },
-        };
+        let key = key(row, &mut self.key)?;
         let payload = payload(row, &mut self.payload, &mut self.pruner)?;
         let headers = &mut self.headers;
         let happened_at = || {
@@ -119,6 +114,30 @@ impl Mapper {
         })
     }
 
+    /// The record that a letter keeps, with the reason why it goes out once more.
+    pub fn kept<'a>(&'a mut self, kept: &'a Kept, resend: bool) -> Record<'a> {
+        let reason = if resend {
+            Reread::Resend.name()
+        } else {
+            DEAD_LETTER
+        };
+        self.headers.clear();
+        put_headers(&kept.headers, reason, !resend, &mut self.headers);
+        Record {
+            topic: &kept.topic,
+            key: kept.key.as_deref(),
+            headers: &self.headers,
+            timestamp: kept.timestamp,
+            partition: kept.partition,
+            payload: kept.payload.as_deref(),
+        }
+    }
+
+    /// The row's key, also of one that no record can be made of.
+    pub fn key<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<&'a [u8]>, Unmappable> {
+        key(row, &mut self.key)
+    }
+
     /// The name of the row's topic.
     pub fn topic(&mut self, row: &OutboxRow<'_>) -> Result<&str, Unmappable> {
         self.render_topic(row)?;
@@ -139,25 +158,25 @@ impl Mapper {
         for (role, name) in mapping.headers() {
             let value = row.role(*role)?;
             if value.is_some() || (nulls && shape.role(*role).is_some()) {
-                headers.push_or_null(name, value);
+                headers.push_entry(name, value);
             }
         }
-        if mapping.tells_origin() {
-            match origin {
-                Origin::Stream => {
-                    self.text.clear();
-                    // Writing to a String cannot fail.
-                    let _ = write!(self.text, "{position}");
-                    headers.push(WAL_POSITION, self.text.as_bytes());
-                }
-                Origin::Table(reread) => headers.push(WALPOST_REPLAY, reread.name().as_bytes()),
-            }
+        if mapping.tells_position() && matches!(origin, Origin::Stream | Origin::Letter) {
+            self.text.clear();
+            // Writing to a String cannot fail.
+            let _ = write!(self.text, "{position}");
+            headers.push(WAL_POSITION, self.text.as_bytes());
+        }
+        match origin {
+            Origin::Stream => {}
+            Origin::Letter => headers.push(WALPOST_REPLAY, DEAD_LETTER.as_bytes()),
+            Origin::Table(reread) => headers.push(WALPOST_REPLAY, reread.name().as_bytes()),
         }
         for (one, field) in mapping.additional.iter().zip(&shape.additional) {
             if one.placement == Placement::Header && field.is_some() {
                 let value = row.field(*field)?;
                 if value.is_some() || nulls {
-                    headers.push_or_null(one.name(), value);
+                    headers.push_entry(one.name(), value);
                 }
             }
         }
@@ -216,6 +235,16 @@ impl Mapper {
     /// Entries of the JSON column that were dropped for their built-in name, since the last call.
     pub fn take_dropped_headers(&mut self) -> u64 {
         std::mem::take(&mut self.dropped_headers)
+    }
+}
+
+fn key<'a>(row: &OutboxRow<'a>, buffer: &'a mut Vec<u8>) -> Result<Option<&'a [u8]>, Unmappable> {
+    let Some(field) = row.shape.key else {
+        return Ok(None);
+    };
+    match row.column(field.index)? {
+        Some(text) if bytes(text, field, "key", buffer)? => Ok(Some(buffer)),
+        text => Ok(text),
     }
 }
 

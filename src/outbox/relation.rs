@@ -11,7 +11,7 @@ pub use super::{
     types::{Form, Types},
 };
 use super::{
-    message::Messages,
+    message::{self, Messages},
     row::Unmappable,
     template::{Part, Template},
     types::TEXT,
@@ -217,6 +217,34 @@ impl Relations {
         let by_oid = self.ours.iter().find(|ours| ours.oid == relation.id);
         let found = by_oid.or_else(|| self.ours.iter().find(|ours| named(&ours.mapping)));
         found.map(|ours| &ours.mapping)
+    }
+
+    /// The shape of a row that was kept, of the outbox table with this name, by its columns' names
+    /// and types; `None`: no such table is configured.
+    pub fn shape_of_kept(&self, outbox: &str, columns: &[(String, u32)]) -> Option<Arc<Shape>> {
+        let mapping = self.mapping_of(outbox)?;
+        if let Some(shape) = message::kept(mapping, columns) {
+            return Some(Arc::new(shape));
+        }
+        let column = |(name, type_oid): &(String, u32)| Column {
+            name: name.clone(),
+            type_oid: *type_oid,
+        };
+        let relation = Relation {
+            id: 0,
+            namespace: mapping.table.schema.clone(),
+            name: mapping.table.name.clone(),
+            columns: columns.iter().map(column).collect(),
+        };
+        Some(Arc::new(Shape::new(&relation, mapping, &self.types)))
+    }
+
+    /// The mapping of the outbox table with this name.
+    pub fn mapping_of(&self, outbox: &str) -> Option<&Arc<Mapping>> {
+        let mappings = self.ours.iter().map(|ours| &ours.mapping);
+        mappings
+            .into_iter()
+            .find(|mapping| mapping.table.to_string() == outbox)
     }
 
     /// What makes rows of messages of prefix `walpost`; `None`: nothing does.

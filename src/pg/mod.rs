@@ -7,6 +7,7 @@ pub mod failure;
 pub mod letters;
 pub mod mark;
 pub mod message;
+pub mod numbers;
 pub mod open;
 pub mod pgoutput;
 pub mod publication;

@@ -1,17 +1,36 @@
 //! Our row in `walpost.slot`, as `init` writes it.
 
+use anyhow::Context as _;
 use tokio_postgres::{
     Client,
     types::{ToSql, Type},
 };
 
 use crate::{
+    dead_letters::store::Owner,
     lsn::Lsn,
     pg::{
         setup::{explain, unless_denied},
         slot::{Names, SlotFacts},
     },
 };
+
+/// Who writes dead letters of the slot's present life.
+pub async fn owner(client: &Client, slot: &str) -> anyhow::Result<Owner> {
+    let text = "SELECT epoch, life FROM walpost.slot WHERE slot = $1";
+    let rows = client
+        .query_typed(text, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(explain)?;
+    let row = rows
+        .first()
+        .context("the slot has no row in walpost.slot")?;
+    Ok(Owner {
+        slot: slot.to_owned(),
+        epoch: row.try_get(0)?,
+        life: row.try_get(1)?,
+    })
+}
 
 /// From here on the slot counts as half-made until `made`.
 pub async fn creating(client: &Client, slot: &str) -> anyhow::Result<()> {

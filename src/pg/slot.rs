@@ -65,13 +65,14 @@ impl Names {
     }
 
     /// The tables' names as SQL and people read them.
+    pub fn tables(&self) -> Vec<String> {
+        let tables = self.tables.iter();
+        tables.map(|outbox| table(&outbox.table)).collect()
+    }
+
+    /// All of them in one text.
     pub fn listed(&self) -> String {
-        let names: Vec<_> = self
-            .tables
-            .iter()
-            .map(|outbox| table(&outbox.table))
-            .collect();
-        names.join(", ")
+        self.tables().join(", ")
     }
 }
 
@@ -94,6 +95,9 @@ pub struct SlotFacts {
     pub schema_version: Option<i32>,
     /// Our row in `walpost.slot`.
     pub record: Option<Record>,
+    /// Where the newest mark is; looked for where [`SlotFacts::is_promoted`] alone.
+    #[serde(default)]
+    pub newest_mark: Option<Lsn>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -129,6 +133,8 @@ pub struct Slot {
     pub invalidation_reason: Option<String>,
     /// Standbys keep the slot in step. PostgreSQL 17+.
     pub failover: Option<bool>,
+    /// It was kept in step with another server's, here or before a promotion. PostgreSQL 17+.
+    pub synced: Option<bool>,
 }
 
 /// The process that reads the slot. Without `pg_read_all_stats` only the pid and the application of
@@ -246,12 +252,20 @@ impl SlotFacts {
         self.behind(self.slot.as_ref()?.restart_lsn?)
     }
 
+    /// A promoted standby that kept the slot in step, and on which nobody took it over yet.
+    pub fn is_promoted(&self) -> bool {
+        let was = self.record.as_ref().and_then(|record| record.timeline);
+        let is_synced = self.slot.as_ref().and_then(|slot| slot.synced) == Some(true);
+        is_synced && was.is_some_and(|was| was != self.server.timeline)
+    }
+
     fn behind(&self, lsn: Lsn) -> Option<u64> {
         Some(self.server.wal_lsn?.bytes().saturating_sub(lsn.bytes()))
     }
 }
 
-/// Reads the facts: two round trips, the second one a single statement.
+/// Reads the facts: two round trips, the second one a single statement; a third one after a
+/// promotion.
 pub async fn facts(client: &Client, names: &Names) -> Result<SlotFacts, tokio_postgres::Error> {
     let text = query(&shape(client).await?);
     let (schemas, tables): (Vec<_>, Vec<_>) = names
@@ -270,9 +284,14 @@ pub async fn facts(client: &Client, names: &Names) -> Result<SlotFacts, tokio_po
             ],
         )
         .await?;
-    row[0]
-        .try_get::<_, FromJson<SlotFacts>>(0)
-        .map(|json| json.0)
+    let FromJson(mut facts) = row[0].try_get::<_, FromJson<SlotFacts>>(0)?;
+    if facts.is_promoted() {
+        let text = "SELECT pg_catalog.max(lsn)::text FROM walpost.mark";
+        let rows = client.query_typed(text, &[]).await?;
+        let newest: Option<String> = rows[0].try_get(0)?;
+        facts.newest_mark = newest.and_then(|text| text.parse().ok());
+    }
+    Ok(facts)
 }
 
 /// What the query may name on this server and in this database.

@@ -40,10 +40,10 @@ pub fn types() -> String {
 
 /// A connection that reads the table, and nothing else.
 pub struct Reader {
-    client: Client,
-    name: TableName,
+    pub(super) client: Client,
+    pub(super) name: TableName,
     columns: Vec<Column>,
-    order_by: String,
+    pub(super) order_by: String,
     pub shape: Arc<Shape>,
 }
 
@@ -154,14 +154,7 @@ impl Reader {
 
     fn select(&self, since: Option<&Mark>) -> String {
         let columns: Vec<_> = self.columns.iter().map(|c| ident(&c.name)).collect();
-        // A transaction number has 32 bits in the row: ages compare where the bare numbers wrap
-        // around. What is too old for that looks new, and is only sent once more.
-        let since = since.map_or_else(String::new, |mark| {
-            format!(
-                " WHERE pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid8::pg_catalog.xid)",
-                mark.xid
-            )
-        });
+        let since = since.map_or_else(String::new, |mark| format!(" WHERE {}", mark.is_recent()));
         format!(
             "SELECT {} FROM {}{since}",
             columns.join(", "),

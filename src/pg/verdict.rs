@@ -3,6 +3,7 @@
 use crate::{
     config::TableName,
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         publication::{columns_are_there, covers, create_publication, wider},
         quote::table,
@@ -94,8 +95,8 @@ pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
         let cause = match record.timeline {
             Some(was) if was != facts.server.timeline => format!(
-                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
-                 on timeline {}, which did not have it{last}",
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this server is on timeline {}, \
+                 so it is a promoted standby or a restored backup, which did not have the slot{last}",
                 facts.server.timeline
             ),
             _ => format!(
@@ -205,7 +206,11 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         .as_ref()
         .and_then(|slot| slot.confirmed_flush_lsn);
     let record = facts.record.as_ref();
-    let reserved = record.and_then(|record| record.reserved_lsn);
+    // A standby may have got the slot's position before the row that recorded it. Then the
+    // publisher was far behind the end of the log, where the marks are.
+    let reserved = record
+        .and_then(|record| record.reserved_lsn)
+        .map(|reserved| reserved.max(facts.newest_mark.unwrap_or(Lsn::ZERO)));
     match (stands, reserved) {
         (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
             Exit::Slot,

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
+    config::DeadLetters,
+    kafka::topics::Limit,
     lsn::{Lsn, PgTime},
     outbox::relation::{Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
@@ -36,6 +38,10 @@ impl Event {
         let chosen = partitioner().partition(KEYS[self.key].map(str::as_bytes), PARTITIONS);
         chosen.unwrap_or(self.number as usize / 2 % PARTITIONS)
     }
+}
+
+fn parking() -> Parking {
+    Parking::new(&DeadLetters::default(), 1 << 20)
 }
 
 fn partitioner() -> Partitioner {
@@ -129,7 +135,7 @@ impl Run {
         let (main_handle, probe_queue) = (main.handle(), probe.queue.clone());
         Run {
             ledger: Ledger::new(8, 1 << 20),
-            sender: Sender::new(main, probe, partitioner()),
+            sender: Sender::new(main, probe, partitioner(), parking()),
             main: main_handle,
             probe: probe_queue,
             shape: shape(),
@@ -271,6 +277,9 @@ impl Run {
     }
 
     fn answer_topics(&mut self) {
+        while let Some(number) = self.sender.topics.take_wanted_limit() {
+            self.sender.topics.limited(number, Limit::Unknown);
+        }
         let ask: Vec<_> = self
             .sender
             .topics
@@ -339,7 +348,9 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    let mapping = crate::outbox::tests::mapping("table = \"s.t\"\ntopic = \"{aggregate_type}\"");
+    let mapping = crate::outbox::tests::mapping(
+        "table = \"s.t\"\ntopic = \"{aggregate_type}\"\non_poison = \"stop\"",
+    );
     let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
         name: role.name().into(),

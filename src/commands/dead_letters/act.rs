@@ -59,8 +59,8 @@ impl Report {
     fn outcome(&mut self, id: Option<i64>, outcome: Outcome) -> anyhow::Result<()> {
         match outcome {
             Outcome::Done { id, status } => self.done(id, status),
-            Outcome::Refused(error) => {
-                self.refused(id, error);
+            Outcome::Refused(refusal) => {
+                self.refused(id, refusal.text);
                 Ok(())
             }
         }
@@ -105,7 +105,7 @@ impl Desk {
     pub(super) async fn resend(&self, options: &Resend) -> anyhow::Result<Exit> {
         let mut report = Report::new(options.json);
         for &id in &options.ids {
-            let found = one(&self.client, &self.slot, id).await;
+            let found = one(&self.client, &self.slot, id, false).await;
             match found.map_err(|error| self.trouble(error))? {
                 None => report.refused(Some(id), self.no_letter(id)),
                 Some(found) => match &found.letter.event_id {

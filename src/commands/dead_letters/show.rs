@@ -33,7 +33,7 @@ struct Shown {
 
 impl Desk {
     pub(super) async fn show(&self, options: &Show) -> anyhow::Result<Exit> {
-        let found = one(&self.client, &self.slot, options.id).await;
+        let found = one(&self.client, &self.slot, options.id, true).await;
         let Some(letter) = found.map_err(|error| self.trouble(error))? else {
             let slot = &self.slot;
             return Err(stop!(Exit::Error, "slot {slot} has no dead letter {}", options.id).into());

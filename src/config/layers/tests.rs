@@ -152,6 +152,7 @@ fn every_key_is_read() {
         [http]
         listen = ""
         not_ready_after = "5s"
+        admin_token_file = "/run/token"
         "#,
         &[],
     );
@@ -201,6 +202,10 @@ fn every_key_is_read() {
             config.http.not_ready_after.as_secs()
         ),
         ("", 5)
+    );
+    assert_eq!(
+        config.http.admin_token_file.unwrap(),
+        Path::new("/run/token")
     );
 }
 

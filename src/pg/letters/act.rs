@@ -1,6 +1,8 @@
 //! The verbs: each is a function of schema `walpost`, which decides, notes who did it and wakes the
 //! publisher up.
 
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::{
     Client, Error,
     error::SqlState,
@@ -25,12 +27,33 @@ impl Verb<'_> {
     pub const IGNORED: &'static [Status] = &[Status::Pending, Status::Dead, Status::Held];
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The letter and its new status.
-    Done { id: i64, status: String },
-    /// Why not: its state, by whom and when.
-    Refused(String),
+    Done {
+        id: i64,
+        status: String,
+    },
+    Refused(Refusal),
+}
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// With its state, by whom and when.
+    pub text: String,
+    /// The letter whose state forbids it; `None` when there is no letter.
+    pub letter: Option<Standing>,
+}
+
+/// What a letter is at the moment, and who made it that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    pub id: i64,
+    pub status: String,
+    pub held_behind: Option<i64>,
+    pub acted_by: Option<String>,
+    pub acted_at: Option<Timestamp>,
 }
 
 /// Does it, in a transaction of its own.
@@ -54,7 +77,9 @@ pub async fn act(client: &Client, verb: Verb<'_>) -> Result<Outcome, Error> {
         }
         (Err(error), _) => match error.as_db_error() {
             Some(db) if *db.code() == SqlState::RAISE_EXCEPTION => {
-                Ok(Outcome::Refused(db.message().to_owned()))
+                let letter = db.detail().and_then(|json| serde_json::from_str(json).ok());
+                let text = db.message().to_owned();
+                Ok(Outcome::Refused(Refusal { text, letter }))
             }
             _ => Err(error),
         },

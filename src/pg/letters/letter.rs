@@ -136,16 +136,22 @@ fn bytes<M: SerializeMap>(map: &mut M, name: &str, bytes: Option<&[u8]>) -> Resu
     }
 }
 
-/// The letter of this id, with its content; `None` when the slot has no such letter.
-pub async fn one(client: &Client, slot: &str, id: i64) -> Result<Option<Listed>, Error> {
+/// The letter of this id; `None` when the slot has no such letter.
+pub async fn one(
+    client: &Client,
+    slot: &str,
+    id: i64,
+    with_content: bool,
+) -> Result<Option<Listed>, Error> {
     let text = format!(
         "SELECT {} FROM walpost.dead_letter l WHERE l.slot = $1 AND l.id = $2",
-        columns(true)
+        columns(with_content)
     );
     let values: &[(&(dyn tokio_postgres::types::ToSql + Sync), Type)] =
         &[(&slot, Type::TEXT), (&id, Type::INT8)];
     let rows = client.query_typed(&text, values).await?;
-    rows.first().map(|row| Listed::of(row, true)).transpose()
+    let row = rows.first();
+    row.map(|row| Listed::of(row, with_content)).transpose()
 }
 
 /// What somebody did to a letter, from the audit log.
