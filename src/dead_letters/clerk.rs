@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A statement that takes longer is given up and the connection with it.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nothing here waits for locks of others for long.
 const LOCK_TIMEOUT: &str = "SET lock_timeout = '5s'";

@@ -56,9 +56,13 @@ pub struct Turn {
     pub last: bool,
 }
 
+/// The held keys of one table in one topic.
+type Line = HashMap<Box<[u8]>, Hold>;
+
 #[derive(Debug, Default)]
 pub struct Held {
-    lines: HashMap<(usize, usize), HashMap<Box<[u8]>, Hold>>,
+    /// By outbox table and topic.
+    lines: HashMap<(usize, usize), Line>,
     outboxes: Vec<Box<str>>,
     keys: usize,
     ready: VecDeque<Identity>,

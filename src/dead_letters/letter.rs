@@ -23,12 +23,15 @@ pub struct Place {
     pub position: Position,
 }
 
+/// A header's name and value; `None` is a null header.
+pub type Header = (String, Option<Vec<u8>>);
+
 /// A record's bytes. Header names and values as they are sent, without what tells of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub topic: String,
     pub key: Option<Vec<u8>>,
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    pub headers: Vec<Header>,
     /// Milliseconds since 1970.
     pub timestamp: i64,
     /// Where a column gives it, as one of the table's may.
@@ -66,15 +69,14 @@ impl Kept {
 }
 
 /// Headers as column `headers` keeps them: `[name, text | null | {"base64": …}]` each.
-pub fn headers_to_json(headers: &[(String, Option<Vec<u8>>)]) -> Value {
-    let entry = |(name, value): &(String, Option<Vec<u8>>)| {
-        json!([name, value.as_deref().map_or(Value::Null, text_to_json)])
-    };
+pub fn headers_to_json(headers: &[Header]) -> Value {
+    let entry =
+        |(name, value): &Header| json!([name, value.as_deref().map_or(Value::Null, text_to_json)]);
     headers.iter().map(entry).collect()
 }
 
 /// Nothing is lost on the way back; an entry that isn't one is named.
-pub fn headers_from_json(json: &Value) -> Result<Vec<(String, Option<Vec<u8>>)>, String> {
+pub fn headers_from_json(json: &Value) -> Result<Vec<Header>, String> {
     let wrong = || format!("column headers holds {json}, which is not [[name, value], …]");
     let entries = json.as_array().ok_or_else(wrong)?;
     let entry = |entry: &Value| {
@@ -141,12 +143,7 @@ pub fn tuple_of(raw: &Value) -> Result<(Vec<String>, Vec<u8>), String> {
 pub const DEAD_LETTER: &str = "dead-letter";
 
 /// Puts a letter's headers, with the reason of its replay at its place among the built-in ones.
-pub fn put_headers(
-    kept: &[(String, Option<Vec<u8>>)],
-    reason: &str,
-    with_position: bool,
-    to: &mut Headers,
-) {
+pub fn put_headers(kept: &[Header], reason: &str, with_position: bool, to: &mut Headers) {
     let mut told = false;
     for (name, value) in kept {
         match name.as_str() {
@@ -176,7 +173,7 @@ pub fn put_headers(
 mod tests {
     use super::*;
 
-    fn entry(name: &str, value: Option<&[u8]>) -> (String, Option<Vec<u8>>) {
+    fn entry(name: &str, value: Option<&[u8]>) -> Header {
         (name.into(), value.map(<[u8]>::to_vec))
     }
 
@@ -204,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_reason_of_a_replay_stands_behind_the_position_once() {
-        let names = |kept: &[(String, Option<Vec<u8>>)], with_position| {
+        let names = |kept: &[Header], with_position| {
             let mut headers = Headers::default();
             put_headers(kept, "dead-letter", with_position, &mut headers);
             let text = |(name, value): (&[u8], Option<&[u8]>)| {

@@ -1,6 +1,6 @@
 //! The producer's settings: what the promise rests on, and the bounds that follow ours.
 
-use rdkafka::ClientConfig;
+use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 
 use crate::config;
 
@@ -65,9 +65,7 @@ pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -
     settings
         .set("client.id", client_id)
         .set("socket.keepalive.enable", "true");
-    for (name, value) in properties {
-        settings.set(name, value);
-    }
+    pass_on(properties, &mut settings);
     settings
         .set("bootstrap.servers", brokers)
         // Needed to read at all; no group is joined, and nothing is committed.
@@ -80,6 +78,19 @@ pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -
     settings
 }
 
+/// The user's own. The wrapper would keep from us what `debug` asks the library to tell.
+fn pass_on(properties: &[(String, String)], settings: &mut ClientConfig) {
+    for (name, value) in properties {
+        settings.set(name, value);
+    }
+    if settings
+        .get("debug")
+        .is_some_and(|topics| !topics.is_empty())
+    {
+        settings.set_log_level(RDKafkaLogLevel::Debug);
+    }
+}
+
 fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings
@@ -88,9 +99,7 @@ fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> Cl
         .set("allow.auto.create.topics", "false")
         // A half-open connection is noticed without waiting for a request to time out.
         .set("socket.keepalive.enable", "true");
-    for (name, value) in properties {
-        settings.set(name, value);
-    }
+    pass_on(properties, &mut settings);
     settings
         .set("bootstrap.servers", brokers)
         .set("enable.idempotence", "true")
