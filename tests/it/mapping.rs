@@ -145,7 +145,9 @@ fn rows_that_are_there_are_published_of_every_table() {
     found.sort_unstable();
     expected.sort_unstable();
     assert_eq!(found, expected);
-    assert!(records.iter().all(|r| r.headers.len() == 1));
+    for record in &records {
+        assert_eq!(record.texts()[1..], [("walpost_replay", Some("backfill"))]);
+    }
     // What the topics have is known by each table's own header.
     scene.insert("k", 1);
     scene.sql.run(&legacy(&uuid(), "z", Some("{}")));
@@ -275,4 +277,74 @@ fn what_the_table_lacks_is_named_before_anything_is_made() {
     assert_eq!(records[0].key.as_deref(), Some("ü".as_bytes()));
     assert_eq!(records[0].value.as_deref(), Some("été".as_bytes()));
     assert_eq!(records[0].header("aggregate_type"), Some("shop"));
+}
+
+#[test]
+fn rows_that_waited_behind_a_letter_go_to_the_partition_that_their_column_gives() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    create(&scene, "ALTER TABLE public.outbox ADD part integer");
+    scene.create_topic("order", 4, &[]);
+    let mut walpost = scene.walpost();
+    walpost.outbox(format!(
+        "[[outbox]]\ntable = \"public.outbox\"\ntopic = \"{}\"\nadditional = [{{ column = \"part\", placement = \"partition\" }}]\n",
+        scene.topic("{aggregate_type}")
+    ));
+    walpost.init();
+    let _run = scene.started(&walpost);
+    scene.insert_row(&[("aggregate_id", "'k'"), ("part", "3"), ("headers", "'[]'")]);
+    for part in ["0", "1", "2"] {
+        scene.insert_row(&[("aggregate_id", "'k'"), ("part", part)]);
+    }
+    scene.wait_confirmed(30);
+    assert_eq!(scene.records().len(), 0);
+    let kept = scene
+        .sql
+        .column("SELECT partition FROM walpost.dead_letter ORDER BY id");
+    assert_eq!(kept, ["", "0", "1", "2"]);
+    walpost
+        .command(&[
+            "dead-letters",
+            "ignore",
+            "--all",
+            "--status",
+            "pending",
+            "--reason",
+            "test",
+        ])
+        .expect(0, &[]);
+    let mut records = scene.wait_records(3);
+    records.sort_by_key(|r| r.partition);
+    let partitions: Vec<_> = records.iter().map(|r| r.partition).collect();
+    assert_eq!(partitions, [0, 1, 2]);
+}
+
+#[test]
+fn an_event_of_a_partition_that_its_topic_lacks_becomes_a_letter_and_the_rest_flows() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    scene.create_topic("order", 2, &[]);
+    let mut walpost = scene.walpost();
+    walpost.outbox(format!(
+        "[[outbox]]\ntable = \"public.outbox\"\ntopic = \"{}\"\nadditional = [{{ column = \"schema_version\", placement = \"partition\" }}]\n",
+        scene.topic("{aggregate_type}")
+    ));
+    walpost.init();
+    let _run = scene.started(&walpost);
+    for (key, part) in [
+        ("'a'", "0"),
+        ("'b'", "7"),
+        ("'a'", "1"),
+        ("'b'", "1"),
+        ("'c'", "-1"),
+        ("'d'", "1"),
+    ] {
+        scene.insert_row(&[("aggregate_id", key), ("schema_version", part)]);
+    }
+    scene.wait_confirmed(30);
+    assert_eq!(scene.records().len(), 3);
+    let codes = scene.sql.column(
+        "SELECT coalesce(error_code, status) FROM walpost.dead_letter ORDER BY position_lsn",
+    );
+    assert_eq!(codes, ["_UNKNOWN_PARTITION", "held", "partition_invalid"]);
 }

@@ -161,3 +161,70 @@ fn only_who_may_emit_emits() {
         .run(&format!("RESET ROLE; DROP OWNED BY {app}; DROP ROLE {app}"));
     assert_eq!(emitted.map(|rows| rows.len()), Ok(1));
 }
+
+#[test]
+fn a_message_that_cannot_be_mapped_is_kept_and_holds_its_key_like_a_row() {
+    let scene = Scene::new();
+    let mut walpost = ready(&scene);
+    let mut run = scene.started(&walpost);
+    let bytes = [0, 255, b'\n', b'{'];
+    // No topic without an aggregate type; the table's payload is jsonb, this one is bytes.
+    scene.sql.run(&format!(
+        "SELECT walpost.emit_bytes(NULL, 'k', 'bad', {}, event_id => md5('1')::uuid);
+         SELECT walpost.emit('order', 'k', 'good', '1', event_id => md5('2')::uuid);
+         SELECT walpost.emit('order', 'j', 'bad headers', '1', headers => '[1]', event_id => md5('3')::uuid);
+         SELECT walpost.emit('order', 'j', 'behind', '2', event_id => md5('4')::uuid);
+         SELECT pg_logical_emit_message(true, 'walpost', 'by hand')",
+        hex(&bytes)
+    ));
+    scene.wait_confirmed(30);
+    let letters = "SELECT error_code, status, key, outbox FROM walpost.dead_letter ORDER BY id";
+    let codes = scene.sql.column(letters);
+    let expected = [
+        "topic_null",
+        "headers_not_an_object",
+        "",
+        "message_malformed",
+    ];
+    assert_eq!(codes, expected);
+    let states = scene
+        .sql
+        .column("SELECT status FROM walpost.dead_letter ORDER BY id");
+    assert_eq!(states, ["pending", "pending", "held", "pending"]);
+    assert_eq!(scene.wait_records(1)[0].header("event_type"), Some("good"));
+
+    // Mapped again by the configuration of today, with the types that it had as a message.
+    run.stop(0);
+    walpost.set("outbox.topic", scene.topic("order"));
+    let mut run = scene.started(&walpost);
+    let ids = scene
+        .sql
+        .column("SELECT id FROM walpost.dead_letter ORDER BY id");
+    walpost
+        .command(&["dead-letters", "replay", &ids[0]])
+        .expect(0, &[]);
+    let replayed = &scene.wait_records(2)[1];
+    assert_eq!(replayed.value.as_deref(), Some(&bytes[..]));
+    assert_eq!(replayed.header("walpost_replay"), Some("dead-letter"));
+    assert_eq!(replayed.event_id(), "c4ca4238-a0b9-2382-0dcc-509a6f75849b");
+    // What waits behind a letter that is given up is released.
+    walpost
+        .command(&["dead-letters", "ignore", &ids[1], "--reason", "test"])
+        .expect(0, &[]);
+    assert_eq!(
+        scene.wait_records(3)[2].header("event_type"),
+        Some("behind")
+    );
+    // One that nobody but an intruder writes stays what it is.
+    walpost
+        .command(&["dead-letters", "replay", &ids[3]])
+        .expect(0, &[]);
+    crate::harness::until("it failed again", 20, || {
+        let query = format!(
+            "SELECT 1 FROM walpost.dead_letter WHERE id = {} AND status = 'pending' AND attempts = 1 AND error_code = 'message_malformed'",
+            ids[3]
+        );
+        scene.sql.value(&query)
+    });
+    run.stop(0);
+}

@@ -192,7 +192,7 @@ impl Recovery<'_> {
     ) -> anyhow::Result<Option<Gone>> {
         let outbox = table(&reader.shape.mapping.table);
         let lost = format!(
-            "rows that were deleted from {outbox} before they were published cannot be recovered"
+            "rows that were deleted from the table {outbox} before they were published cannot be recovered"
         );
         match reader.numbers(gap.since.as_ref(), last).await? {
             Err(why) => {
