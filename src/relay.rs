@@ -109,7 +109,7 @@ impl Relay {
         config: Arc<Config>,
         state: Arc<State>,
         metrics: Arc<Metrics>,
-        mapping: Mapping,
+        mappings: Vec<Arc<Mapping>>,
         properties: &[(String, String)],
         clerk: Clerk,
     ) -> anyhow::Result<Self> {
@@ -130,7 +130,7 @@ impl Relay {
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
-            relations: Relations::new(mapping, 0),
+            relations: Relations::new(mappings),
             sender,
             factory,
             inquirer: Inquirer::new(),
@@ -168,7 +168,8 @@ impl Relay {
             .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed, start.reserved);
         self.sender.suspend(false);
-        self.relations.restart(start.table_oid, start.types.clone());
+        self.relations
+            .restart(&start.table_oids, start.types.clone());
         self.sender.restart(&mut self.ledger);
         self.use_letters(std::mem::take(&mut start.letters));
         let now = Instant::now();

@@ -339,7 +339,9 @@ impl<P: Enqueue> Sender<P> {
             ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
-        let partition = self.topics.cold_partition(number, record.key);
+        let partition = self
+            .topics
+            .cold_partition(number, record.key, record.partition);
         if self.topics.is_blocked(number, partition) {
             ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(TopicState::Open));

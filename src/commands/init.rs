@@ -15,7 +15,7 @@ pub(super) use self::slot::held;
 use crate::{
     cli,
     commands::say::Out,
-    config::{Config, Env},
+    config::{Config, Env, TableName},
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
@@ -28,7 +28,7 @@ use crate::{
         setup::{self, Place, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{missing_table, possible_failover, verdict},
+        verdict::{possible_failover, tables, verdict},
     },
     stop,
 };
@@ -45,7 +45,13 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
     let out = Out::new(options.json);
     if options.print_sql {
         let (create_table, only) = (options.create_table, options.print_as);
-        out.say(&print::script(&names, &conninfo, create_table, only))?;
+        out.say(&print::script(
+            config,
+            &names,
+            &conninfo,
+            create_table,
+            only,
+        )?)?;
         return Ok(Exit::Done);
     }
     let init = Init::open(names, conninfo, options.timeout, "walpost init", out).await?;
@@ -61,7 +67,7 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
 struct Initialised<'a> {
     slot: &'a str,
     publication: &'a str,
-    table: String,
+    tables: Vec<String>,
     state: Option<String>,
     life: Option<i32>,
     /// Rows committed after it are in the slot.
@@ -76,9 +82,10 @@ struct Initialised<'a> {
 pub(super) struct Did {
     /// `false`: all was there before.
     changed: bool,
-    /// Rows of the table that were published; `null` when that was not asked for.
+    /// Rows of the tables that were published; `null` when that was not asked for.
     published_rows: Option<u64>,
-    /// Rows of the table that are older than the slot and are not published, counted to a million;
+    /// Rows of the tables that are older than the slot and are not published, each table's counted
+    /// to a million;
     /// `null` when they were not looked at.
     left_out_rows: Option<i64>,
 }
@@ -90,7 +97,7 @@ impl<'a> Initialised<'a> {
         Initialised {
             slot: &names.slot,
             publication: &names.publication,
-            table: table(&names.table),
+            tables: names.tables(),
             state: record.map(|record| record.state.clone()),
             life: record.and_then(|record| record.life),
             consistent_point: record.and_then(|record| record.consistent_point),
@@ -186,15 +193,16 @@ impl Init {
         let session = self.session().await?;
         possible(&facts, &session)?;
         possible_failover(&facts, &self.names)?;
+        let database = facts.database.clone();
         let place = Place {
             role: &session.role,
-            database: &facts.database,
+            database: &database,
         };
-        let (facts, fresh) = match &facts.table {
-            Some(_) => (facts.clone(), false),
-            None if options.create_table => (self.table(&facts, &place).await?, true),
-            None => return Err(missing_table(&self.names).into()),
+        let (facts, fresh) = match options.create_table {
+            true => self.tables(config, facts, &place).await?,
+            false => (facts, Vec::new()),
         };
+        tables(&facts, &self.names)?;
         setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
@@ -217,15 +225,20 @@ impl Init {
                 existing.publish(self, made).await.map(Did::published)
             }
             None | Some("creating") => {
-                let unpublished = match fresh {
-                    true => None,
-                    false => setup::count_rows(&self.client, &self.names.table, COUNT_TO).await?,
-                };
+                let mut unpublished = Vec::new();
+                for outbox in self.names.tables.iter().map(|outbox| &outbox.table) {
+                    if !fresh.contains(outbox) {
+                        let rows = setup::count_rows(&self.client, outbox, COUNT_TO).await?;
+                        unpublished.extend(rows.map(|rows| (outbox, rows)));
+                    }
+                }
                 let made = self.publication_and_slot(&facts, &place, false).await?;
-                let unpublished = unpublished.filter(|_| !made.is_adopted);
-                if let Some(rows @ 1..) = unpublished {
-                    let more = if rows == COUNT_TO { " or more" } else { "" };
-                    let outbox = table(&self.names.table);
+                if made.is_adopted {
+                    unpublished.clear();
+                }
+                for (outbox, rows) in unpublished.iter().filter(|(_, rows)| *rows > 0) {
+                    let more = if *rows == COUNT_TO { " or more" } else { "" };
+                    let outbox = table(outbox);
                     tracing::warn!(
                         "{outbox} holds {rows}{more} rows from before the slot, which are not published \
                          (`walpost init --include-existing` would have)"
@@ -233,7 +246,10 @@ impl Init {
                 }
                 Ok(Did {
                     changed: true,
-                    left_out_rows: unpublished,
+                    left_out_rows: match unpublished.is_empty() {
+                        true => None,
+                        false => Some(unpublished.iter().map(|(_, rows)| rows).sum()),
+                    },
                     ..Did::default()
                 })
             }
@@ -281,7 +297,7 @@ impl Init {
             }
         };
         let facts = self.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost init` again",
@@ -314,12 +330,27 @@ impl Init {
         })
     }
 
-    async fn table(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<SlotFacts> {
-        let version = facts.server.version_num;
-        setup::create_table(&self.client, &self.names.table, version, place).await?;
-        self.out
-            .say(&format!("made table {}", table(&self.names.table)))?;
-        self.facts().await
+    /// Makes the tables that are missing; which ones these were.
+    async fn tables(
+        &self,
+        config: &Config,
+        facts: SlotFacts,
+        place: &Place<'_>,
+    ) -> anyhow::Result<(SlotFacts, Vec<TableName>)> {
+        let missing = facts.tables.iter().zip(&config.outbox);
+        let missing: Vec<_> = missing
+            .filter_map(|(found, outbox)| found.table.is_none().then_some(outbox))
+            .collect();
+        if missing.is_empty() {
+            return Ok((facts, Vec::new()));
+        }
+        for outbox in &missing {
+            setup::create_table(&self.client, outbox, facts.server.version_num, place).await?;
+            self.out
+                .say(&format!("made table {}", table(&outbox.table)))?;
+        }
+        let made = missing.iter().map(|outbox| outbox.table.clone()).collect();
+        Ok((self.facts().await?, made))
     }
 
     pub async fn facts(&self) -> anyhow::Result<SlotFacts> {
@@ -341,8 +372,8 @@ impl Init {
         let known = facts
             .record
             .as_ref()
-            .and_then(|record| record.publication.as_ref());
-        if known == fingerprint(facts) {
+            .and_then(|record| record.publication.clone());
+        if known == facts.fingerprint() {
             return Ok(false);
         }
         record::accept(&self.client, facts, &self.names).await?;
@@ -371,17 +402,16 @@ impl Init {
         self.out.say(&format!(
             "made publication {} of {}, inserts only",
             self.names.publication,
-            table(&self.names.table)
+            self.names.listed()
         ))
     }
 
-    /// The publication is there and covers the table.
+    /// The publication is there and covers the tables.
     pub fn covered(&self, facts: &SlotFacts) -> anyhow::Result<()> {
-        let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
+        if facts.publication.is_none() || facts.tables.iter().any(|found| found.table.is_none()) {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
-        };
-        covers(publication, found, &self.names, facts.server.version_num)?;
-        Ok(())
+        }
+        Ok(covers(facts, &self.names)?)
     }
 
     /// `false`: the schema is as it must be.
@@ -392,10 +422,6 @@ impl Init {
         }
         Ok(made.is_some())
     }
-}
-
-pub(super) fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
-    facts.publication.as_ref().map(|p| &p.fingerprint)
 }
 
 /// The server can decode at all, and what is there is not of a newer walpost.

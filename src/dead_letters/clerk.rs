@@ -15,7 +15,6 @@ use crate::{
     config::{Config, Outbox},
     error::Failure,
     lsn::Lsn,
-    outbox::relation::Role,
     pg::{conninfo::ConnInfo, failure::of_statement, sql},
 };
 
@@ -74,14 +73,16 @@ pub struct Clerk {
 impl Clerk {
     /// For the configured outbox tables.
     pub fn of(config: &Config, info: &ConnInfo) -> Clerk {
-        let source = |outbox: &Outbox| Source {
-            outbox: outbox.table.to_string(),
-            schema: outbox.table.schema.clone(),
-            table: outbox.table.name.clone(),
-            event_id: Role::EventId.column().to_owned(),
+        let source = |outbox: &Outbox| {
+            Some(Source {
+                outbox: outbox.table.to_string(),
+                schema: outbox.table.schema.clone(),
+                table: outbox.table.name.clone(),
+                event_id: outbox.columns.event_id.clone()?,
+            })
         };
         let application = format!("walpost:{}", config.postgres.slot);
-        let sources = config.outbox.iter().map(source).collect();
+        let sources = config.outbox.iter().filter_map(source).collect();
         Clerk::spawn(info.clone(), application, sources)
     }
 

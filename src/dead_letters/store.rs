@@ -236,7 +236,7 @@ pub struct Taken {
 const OPEN: &str = "status IN ('pending', 'replaying', 'held', 'dead')";
 
 const COLUMNS: &str = "d.id, d.outbox, d.topic, d.key, d.life, d.position_lsn::text, d.position_ordinal, d.event_id,
-    (extract(epoch FROM d.committed_at) * 1000000)::bigint - 946684800000000, d.attempts, d.error_class, d.headers, d.record_ms, d.payload, d.raw";
+    (extract(epoch FROM d.committed_at) * 1000000)::bigint - 946684800000000, d.attempts, d.error_class, d.headers, d.record_ms, d.payload, d.raw, d.partition";
 
 /// The slot is ours for the length of the transaction.
 async fn begin<'a>(client: &'a mut Client, owner: &Owner) -> Result<Transaction<'a>, Refused> {
@@ -402,7 +402,7 @@ async fn write_park(
         &ordinal,
         &park.committed_at.micros(),
         &park.topic,
-        &park.partition,
+        &kept.and_then(|kept| kept.partition).or(park.partition),
         &park.key,
         &headers,
         &kept.map(|kept| kept.timestamp),
@@ -660,6 +660,7 @@ async fn body(
             key: letter.key.clone(),
             headers,
             timestamp,
+            partition: row.try_get(15)?,
             payload: row.try_get(13)?,
         }),
     })
@@ -722,6 +723,7 @@ pub async fn find_event(
                     key: letter.key.clone(),
                     headers,
                     timestamp,
+                    partition: row.try_get(15)?,
                     payload: row.try_get(13)?,
                 }),
             };

@@ -181,12 +181,20 @@ impl Topics {
     }
 
     /// The partition of a row whose order counts while there are cold ones.
-    pub fn cold_partition(&self, number: usize, key: Option<&[u8]>) -> Option<usize> {
+    pub fn cold_partition(
+        &self,
+        number: usize,
+        key: Option<&[u8]>,
+        chosen: Option<i32>,
+    ) -> Option<usize> {
         let partitions = &self.topics[number].partitions;
         if partitions.are_warm() {
             return None;
         }
-        self.partitioner.partition(key, partitions.count())
+        match chosen {
+            Some(partition) => usize::try_from(partition).ok(),
+            None => self.partitioner.partition(key, partitions.count()),
+        }
     }
 
     /// Whether a row goes alone there now: the next one of the topic waits for it.

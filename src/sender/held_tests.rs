@@ -155,7 +155,7 @@ struct Run {
 
 impl Run {
     fn start(world: Rc<RefCell<World>>) -> Self {
-        let (shape, relations) = shape_of("aggregate_id", OnPoison::HoldKey);
+        let (shape, relations) = shape_of("hold-key");
         let (main, probe) = (Fake::new(&world), Fake::new(&world));
         let config = DeadLetters {
             retry_after: Vec::new(),

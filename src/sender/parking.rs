@@ -21,7 +21,7 @@ use crate::{
     ledger::{self, Content, Ledger, Letter, Row, RowState, Seq},
     lsn::{Lsn, Position},
     outbox::{
-        relation::{Relations, Role},
+        relation::Relations,
         row::{Origin, OutboxRow, Reread, Unmappable},
     },
     pg::pgoutput::Tuple,
@@ -664,7 +664,14 @@ impl<P: Enqueue> Sender<P> {
     ) {
         self.parking.flying.insert(letter.id);
         let (origin, content, broken) = match letter.body {
-            Body::Kept(kept) => (Origin::Letter, Content::Kept(Box::new(kept)), None),
+            Body::Kept(mut kept) => {
+                // Kept is also where a record failed that its key had sent there.
+                let mapping = relations.mapping_of(&letter.outbox);
+                kept.partition = kept
+                    .partition
+                    .filter(|_| mapping.is_some_and(|mapping| mapping.chooses_partition()));
+                (Origin::Letter, Content::Kept(Box::new(kept)), None)
+            }
             Body::Broken(text) => (Origin::Letter, nothing(), Some(text)),
             Body::Row {
                 columns,
@@ -832,6 +839,7 @@ fn nothing() -> Content {
         key: None,
         headers: Vec::new(),
         timestamp: 0,
+        partition: None,
         payload: None,
     }))
 }
@@ -860,6 +868,6 @@ pub(super) fn event_id_of(row: &Row) -> Option<String> {
         return None;
     };
     let row = OutboxRow::new(shape, Tuple::from_bytes(tuple)).ok()?;
-    let id = row.role(Role::EventId)?;
+    let id = row.event_id()?;
     Some(String::from_utf8_lossy(id).into_owned())
 }

@@ -128,6 +128,9 @@ pub(super) fn broker_text(code: Code) -> String {
             "the broker refuses its timestamp (message.timestamp.before.max.ms, after.max.ms)"
                 .into()
         }
+        Code::UnknownPartition => {
+            "its topic has no partition of the number that its column gives".into()
+        }
         code => format!("the broker refuses it: {code}"),
     }
 }

@@ -12,10 +12,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{DeadLetters, Format, OnPoison, Outbox, Preset, TableName},
+    config::DeadLetters,
     kafka::topics::Limit,
     lsn::{Lsn, PgTime},
-    outbox::relation::{Mapping, Relations, Role, Shape, Table},
+    outbox::relation::{Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
 };
 
@@ -348,26 +348,17 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    shape_of("aggregate_id", OnPoison::Stop).0
+    shape_of("stop").0
 }
 
 /// The shape of table `s.t`, whose topic is its aggregate type.
-pub(super) fn shape_of(key: &str, on_poison: OnPoison) -> (Arc<Shape>, Relations) {
-    let outbox = Outbox {
-        table: TableName {
-            schema: "s".into(),
-            name: "t".into(),
-        },
-        preset: Preset::Walpost,
-        topic: "{aggregate_type}".into(),
-        key: key.into(),
-        format: Format::Raw,
-        on_poison,
-        order_by: "seq".into(),
-    };
-    let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
+pub(super) fn shape_of(on_poison: &str) -> (Arc<Shape>, Relations) {
+    let mapping = crate::outbox::tests::mapping(&format!(
+        "table = \"s.t\"\ntopic = \"{{aggregate_type}}\"\non_poison = \"{on_poison}\"",
+    ));
+    let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
-        name: role.column().into(),
+        name: role.name().into(),
         type_oid: 25,
     };
     let (namespace, name) = ("s".into(), "t".into());

@@ -44,14 +44,15 @@ fn the_readme_lists_every_key_with_its_default() {
     for section in [
         "postgres",
         "[outbox]",
+        "outbox.columns",
         "kafka",
         "delivery",
         "dead_letters",
         "http",
     ] {
         let unknown = bad(&format!("{OUTBOX}[{section}]\n\"?\" = 0\n"), &[]);
-        for key in
-            candidates(&unknown).filter(|key| !matches!(*key, "properties" | "property_files"))
+        for key in candidates(&unknown)
+            .filter(|key| !matches!(*key, "properties" | "property_files" | "columns"))
         {
             assert!(
                 block.contains(&format!("\n{key} = ")),
@@ -235,7 +236,7 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
         ),
         (
             "[[outbox]]\ntable = \"a\"\npreset = \"nothing\"",
-            "walpost.toml:3:10: outbox.0.preset: unknown variant `nothing`, expected `walpost`".into(),
+            "walpost.toml:3:10: outbox.0.preset: unknown variant `nothing`, expected `walpost` or `debezium`".into(),
         ),
         ("[[outbox]]\ntopic = \"a\"\n", "walpost.toml:1:1: outbox.0: missing field `table`".into()),
         (
@@ -320,8 +321,12 @@ fn limits_name_the_place_too() {
             "walpost.toml:2:11: kafka.brokers: write host:port, several with commas",
         ),
         (
-            "[[outbox]]\ntable = \"b\"",
-            "walpost.toml:1:1: outbox: 2 tables; this version publishes exactly one",
+            "[[outbox]]\ntable = \"outbox\"",
+            "walpost.toml:4:9: outbox.1.table: table public.outbox is there already: each table once",
+        ),
+        (
+            "[[outbox]]\ntable = \"b\"\nmessages = true\n[[outbox]]\ntable = \"c\"\nmessages = true",
+            "walpost.toml:6:12: outbox.1.messages: messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
         ),
     ] {
         assert_eq!(bad(&format!("{text}\n{OUTBOX}"), &[]), error, "{text}");
@@ -434,7 +439,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_OUTBOX__0__TABEL",
             "x",
-            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`, `order_by`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `topic_column`, `topic_regex`, `topic_replacement`, `key`, `format`, `on_poison`, `order_by`, `messages`, `timestamp_column`, `tracing_column`, `tombstone_on_empty`, `expand_json`, `json_nulls`, `json_empty_arrays`, `cloudevents_source`, `additional`, `columns`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
         ),
         (
             "WALPOST_OUTBOX__2__TABLE",

@@ -25,6 +25,8 @@ pub struct Walpost {
     pub folder: PathBuf,
     /// Section → key → TOML.
     settings: BTreeMap<String, BTreeMap<String, String>>,
+    /// `[[outbox]]` tables, instead of section `outbox`.
+    outbox: Option<String>,
     environment: BTreeMap<String, String>,
     calls: AtomicUsize,
 }
@@ -36,6 +38,7 @@ impl Walpost {
         let mut walpost = Walpost {
             folder,
             settings: BTreeMap::new(),
+            outbox: None,
             environment: BTreeMap::new(),
             calls: AtomicUsize::new(0),
         };
@@ -48,6 +51,7 @@ impl Walpost {
         let mut twin = Walpost::new();
         let http = twin.settings.remove("http").unwrap_or_default();
         twin.settings.clone_from(&self.settings);
+        twin.outbox.clone_from(&self.outbox);
         twin.environment.clone_from(&self.environment);
         twin.settings.entry("http".into()).or_default().extend(http);
         twin.write();
@@ -63,6 +67,13 @@ impl Walpost {
             .entry(section.into())
             .or_default()
             .insert(format!("{key:?}"), text);
+        self.write();
+        self
+    }
+
+    /// These tables, as TOML, instead of what section `outbox` says.
+    pub fn outbox(&mut self, toml: impl Into<String>) -> &mut Self {
+        self.outbox = Some(toml.into());
         self.write();
         self
     }
@@ -85,7 +96,8 @@ impl Walpost {
 
     fn write(&self) {
         let mut text = String::new();
-        for (section, entries) in &self.settings {
+        let replaced = |section: &str| section == "outbox" && self.outbox.is_some();
+        for (section, entries) in self.settings.iter().filter(|(s, _)| !replaced(s)) {
             text += &if section == "outbox" {
                 "[[outbox]]\n".to_owned()
             } else {
@@ -95,6 +107,7 @@ impl Walpost {
                 text += &format!("{key} = {value}\n");
             }
         }
+        text.extend(self.outbox.as_deref());
         fs::write(self.file(), text).expect("write walpost.toml");
     }
 
