@@ -13,11 +13,11 @@ use crate::{
     config::{self, OnPoison},
     dead_letters::{
         guard::Guard,
-        held::{BATCH, Held, Identity},
+        held::{BATCH, Held, Identity, Turn},
         letter::{Kept, Place, raw_of},
         store::{self, Body, Failure, Fault, Loaded, Looked, Park, Take, Taken, Wanted, Write},
     },
-    kafka::topics::TopicState,
+    kafka::topics::{TopicState, Topics},
     ledger::{self, Content, Ledger, Letter, Row, RowState, Seq},
     lsn::{Lsn, Position},
     outbox::{
@@ -513,17 +513,22 @@ impl<P: Enqueue> Sender<P> {
         if parking.asked.is_some() || parking.flying.len() + BATCH > MAX_FLYING {
             return None;
         }
-        let turn = parking.held.turn()?;
+        parking.hand_over = None;
+        let mut turn = next_turn(&mut parking.held, &mut self.topics)?;
         let of = &turn.identity;
+        let topic = self.topics.get(of.topic);
+        // Where the topic is closed they fail, and nothing is handed over.
+        turn.last &= !topic.is_closed();
         if turn.last {
-            parking.hand_over = Some(of.clone());
-            let is_walked = ledger.first_from(self.cursor).is_none();
-            let gate = &self.topics.get(of.topic).waiting;
-            if parking.held.has_unwritten(of) || !is_walked || !gate.is_empty() {
+            // With no producer nothing moves, and reading must not wait for it.
+            if !matches!(self.main, super::Main::Ready(_)) {
                 return None;
             }
-        } else {
-            parking.hand_over = None;
+            parking.hand_over = Some(of.clone());
+            let is_walked = ledger.first_from(self.cursor).is_none();
+            if parking.held.has_unwritten(of) || !is_walked || !topic.waiting.is_empty() {
+                return None;
+            }
         }
         let read = Place {
             life: parking.life,
@@ -831,6 +836,20 @@ impl<P: Enqueue> Sender<P> {
             self.letter_fails(ledger, seq, fault);
         }
     }
+}
+
+/// The next key whose topic was asked for; what cannot be routed has none to ask for.
+fn next_turn(held: &mut Held, topics: &mut Topics) -> Option<Turn> {
+    for _ in 0..held.ready() {
+        let turn = held.turn()?;
+        let topic = topics.get(turn.identity.topic);
+        if topic.state != TopicState::Unasked || topic.name.is_empty() {
+            return Some(turn);
+        }
+        topics.want(turn.identity.topic);
+        held.put_off();
+    }
+    None
 }
 
 fn nothing() -> Content {
