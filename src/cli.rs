@@ -1,5 +1,7 @@
 //! The command line: commands and flags, nothing of what they do.
 
+pub mod dead_letters;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
@@ -77,6 +79,8 @@ pub enum Command {
     Status(Status),
     /// Wait until nothing is unconfirmed; pause the application's writes first
     Drain(Drain),
+    /// Events that could not be published: list, show, replay, ignore or resend them
+    DeadLetters(Box<dead_letters::DeadLetters>),
     /// Pass exactly one transaction that the server cannot decode, and record it
     Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published
@@ -112,6 +116,10 @@ pub struct Init {
     /// How long the slot's creation may wait for transactions that are open
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     pub timeout: Duration,
+
+    /// Print one JSON object at the end
+    #[arg(long, conflicts_with = "print_sql")]
+    pub json: bool,
 }
 
 /// Who has the rights for a part of the set-up.
@@ -138,6 +146,10 @@ pub struct Recover {
     /// How long the slot's creation may wait for transactions that are open
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = timeout)]
     pub timeout: Duration,
+
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -171,6 +183,10 @@ pub struct Skip {
     /// Why, for the record
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: String,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -182,6 +198,10 @@ pub struct Uninstall {
     /// Drop the schema walpost too, with all bookkeeping
     #[arg(long)]
     pub drop_schema: bool,
+
+    /// Print one JSON object; then nobody is asked, and without --yes nothing is dropped
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {

@@ -9,6 +9,8 @@ mod ending;
 mod factory;
 mod frames;
 mod inquirer;
+mod letters;
+mod limits;
 mod rate;
 mod reports;
 mod session;
@@ -29,6 +31,8 @@ use self::{
     ending::Ending,
     factory::Factory,
     inquirer::Inquirer,
+    letters::Letters,
+    limits::Limits,
     rate::Rate,
     reports::Trouble,
     session::{Draining, Session, Wire},
@@ -36,6 +40,7 @@ use self::{
 pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
 use crate::{
     config::Config,
+    dead_letters::clerk::Clerk,
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
@@ -48,7 +53,7 @@ use crate::{
     metrics::{Metrics, TopicCounter},
     outbox::relation::{Mapping, Relations},
     pg::{watch::Watch, wire::Stream},
-    sender::Sender,
+    sender::{Parking, Sender},
     shutdown::Shutdown,
     state::State,
     stop,
@@ -78,6 +83,8 @@ pub struct Relay {
     sender: Sender<Producer>,
     factory: Factory,
     inquirer: Inquirer,
+    limits: Limits,
+    letters: Letters,
     counters: Vec<TopicCounter>,
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
@@ -102,8 +109,9 @@ impl Relay {
         config: Arc<Config>,
         state: Arc<State>,
         metrics: Arc<Metrics>,
-        mapping: Mapping,
+        mappings: Vec<Arc<Mapping>>,
         properties: &[(String, String)],
+        clerk: Clerk,
     ) -> anyhow::Result<Self> {
         let deliveries = Arc::new(Deliveries::default());
         let factory = Factory::new(config.clone(), properties, deliveries.clone());
@@ -117,14 +125,17 @@ impl Relay {
             make(Source::Main)?,
             make(Source::Probe)?,
             Partitioner::named(partitioner),
+            Parking::new(&config.dead_letters, config.delivery.in_flight_bytes),
         );
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
-            relations: Relations::new(mapping, 0),
+            relations: Relations::new(mappings),
             sender,
             factory,
             inquirer: Inquirer::new(),
+            limits: Limits::new(),
+            letters: Letters::new(clerk),
             counters: Vec::new(),
             reports: Vec::new(),
             latest_settled: None,
@@ -148,7 +159,7 @@ impl Relay {
     pub async fn run<S: Wire>(
         &mut self,
         stream: Stream<S>,
-        start: Start,
+        mut start: Start,
         watch: &mut Watch,
         shutdown: &Shutdown,
     ) -> Result<Lsn, Failure> {
@@ -157,8 +168,10 @@ impl Relay {
             .inc_by(self.ledger.enqueued() as u64);
         self.ledger.restart(start.confirmed, start.reserved);
         self.sender.suspend(false);
-        self.relations.restart(start.table_oid, start.types.clone());
+        self.relations
+            .restart(&start.table_oids, start.types.clone());
         self.sender.restart(&mut self.ledger);
+        self.use_letters(std::mem::take(&mut start.letters));
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);
         let mut session = Session {
@@ -213,6 +226,8 @@ impl Relay {
                 answer = watch.answer() => self.on_answer(session, answer)?,
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
+                limit = self.limits.answered() => self.on_limit(limit),
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
                 _ = ticks.tick() => self.on_tick(session)?,
                 event = session.stream.next(reading), if session.broken.is_none() => {
                     let done = event.and_then(|event| self.on_events(session, event));
@@ -241,6 +256,7 @@ impl Relay {
             warn!(event_id = %poison.event_id, position = %poison.position, code = %poison.code, "poison event: stopping");
             session.ending = Some(Ending::poison(self.config.delivery.shutdown_grace));
         }
+        self.tell_clerk(session.ending.is_some());
         self.ask_check(session, watch);
         self.report(session);
         self.publish_state(session);
@@ -259,6 +275,7 @@ impl Relay {
         }
         self.factory.renew(&mut self.sender, &self.metrics);
         self.inquirer.ask(&self.sender);
+        self.ask_limits();
     }
 
     /// Reading pauses at the cap and behind a poison event, and ends with the open transaction
@@ -268,6 +285,7 @@ impl Relay {
         session.held.is_none()
             && self.ledger.has_room(0)
             && self.sender.poison().is_none()
+            && !self.sender.parking.pauses_reading()
             && session.server_stopping.is_none()
             && !stopped
     }

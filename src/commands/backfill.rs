@@ -13,18 +13,20 @@ use tracing::info;
 
 use crate::{
     config::{Config, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::Exit,
     kafka::{scan::Scan, settings},
     lsn::Lsn,
     metrics::Metrics,
     outbox::{
         event_ids::EventIds,
-        headers::BUILT_IN,
+        mapping::{Mapping, mappings},
+        moment::own_time,
         record::Mapper,
-        relation::{Mapping, Role},
         row::{OutboxRow, Reread},
     },
     pg::{
+        conninfo::ConnInfo,
         mark::Mark,
         pgoutput::Tuple,
         table::{Reader, Rows},
@@ -35,7 +37,7 @@ use crate::{
     stop,
 };
 
-/// Records may carry a time of their application's: a topic is read from this long before a mark.
+/// Clocks differ: a topic is read from this long before a mark.
 const MARGIN: Duration = Duration::from_secs(3600);
 
 /// Between two lines about the progress, where there is no terminal.
@@ -45,6 +47,8 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// change nothing.
 pub struct Backfill {
     config: Arc<Config>,
+    mappings: Vec<Arc<Mapping>>,
+    info: ConnInfo,
     properties: Vec<(String, String)>,
     relay: Relay,
     shutdown: Shutdown,
@@ -62,6 +66,16 @@ pub struct Survey {
     pub known: u64,
 }
 
+/// What the table's rows are, and where they go.
+#[derive(Default)]
+struct Wanted {
+    ids: EventIds,
+    topics: Vec<String>,
+    rows: u64,
+    /// The earliest time that a row gives its record, in milliseconds.
+    earliest: Option<i64>,
+}
+
 /// Which rows to publish.
 pub struct Publish<'a> {
     pub reader: &'a Reader,
@@ -72,8 +86,12 @@ pub struct Publish<'a> {
     pub reread: Reread,
     /// Where the slot begins.
     pub at: Lsn,
+    /// How many rows were numbered before, of other tables.
+    pub numbered: u64,
     /// How many to expect.
     pub total: u64,
+    /// Whose letters the rows become that cannot be published.
+    pub owner: Owner,
 }
 
 impl Survey {
@@ -83,25 +101,40 @@ impl Survey {
 }
 
 impl Backfill {
-    pub fn new(config: &Config, command: &'static str) -> anyhow::Result<Backfill> {
+    pub fn new(
+        config: &Config,
+        info: &ConnInfo,
+        command: &'static str,
+    ) -> anyhow::Result<Backfill> {
         let config = Arc::new(config.clone());
         let properties = producer_settings(&config.kafka)?;
-        let mapping = Mapping::new(&config.outbox[0])
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mappings = mappings(&config)?;
         let relay = Relay::new(
             config.clone(),
             Arc::new(State::default()),
             Arc::new(Metrics::new()),
-            mapping,
+            mappings.clone(),
             &properties,
+            Clerk::of(&config, info),
         )?;
         Ok(Backfill {
             config,
+            mappings,
+            info: info.clone(),
             properties,
             relay,
             shutdown: Shutdown::default(),
             command,
         })
+    }
+
+    /// A reader for each of the tables.
+    pub async fn readers(&self, application: &str) -> anyhow::Result<Vec<Reader>> {
+        let mut readers = Vec::new();
+        for (outbox, mapping) in self.config.outbox.iter().zip(&self.mappings) {
+            readers.push(Reader::open(&self.info, outbox, mapping, application).await?);
+        }
+        Ok(readers)
     }
 
     /// From now on a signal asks to stop; until then it ends the process, as it does where nothing
@@ -114,9 +147,19 @@ impl Backfill {
     /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in
     /// the whole topics.
     pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
-        let (wanted, topics, rows) = self.wanted(reader, since).await?;
+        let Wanted {
+            ids,
+            topics,
+            rows,
+            earliest,
+        } = self.wanted(reader, since).await?;
         info!(rows, topics = topics.len(), "reading the topics");
-        let published = self.published(&wanted, topics, since).await?;
+        let since_ms = since.map(|mark| {
+            let mark = mark.at.as_millisecond() - MARGIN.as_millis() as i64;
+            earliest.map_or(mark, |earliest| earliest.min(mark))
+        });
+        let header = reader.shape.mapping.id_header();
+        let published = self.published(&ids, topics, header, since_ms).await?;
         let mut known = 0;
         if !published.is_empty() {
             let mut rows = reader.rows(since).await?;
@@ -132,31 +175,30 @@ impl Backfill {
         })
     }
 
-    /// The rows' event ids, the topics that they go to, and their number.
-    async fn wanted(
-        &self,
-        reader: &Reader,
-        since: Option<&Mark>,
-    ) -> anyhow::Result<(EventIds, Vec<String>, u64)> {
-        let (mut ids, mut topics, mut count) = (EventIds::default(), Vec::<String>::new(), 0);
+    async fn wanted(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Wanted> {
+        let mut wanted = Wanted::default();
         let mut mapper = Mapper::default();
         let mut rows = reader.rows(since).await?;
         while let Some(tuple) = self.next(&mut rows).await? {
-            count += 1;
+            wanted.rows += 1;
             // A row that cannot be mapped went nowhere; publishing it will say so.
             let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
                 continue;
             };
-            if let Some(id) = row.role(Role::EventId) {
-                ids.insert(id);
+            if let Some(id) = row.event_id() {
+                wanted.ids.insert(id);
+            }
+            if let Some(time) = own_time(&row) {
+                let earliest = wanted.earliest.get_or_insert(time);
+                *earliest = time.min(*earliest);
             }
             if let Ok(topic) = mapper.topic(&row)
-                && !topics.iter().any(|known| known == topic)
+                && !wanted.topics.iter().any(|known| known == topic)
             {
-                topics.push(topic.to_owned());
+                wanted.topics.push(topic.to_owned());
             }
         }
-        Ok((ids, topics, count))
+        Ok(wanted)
     }
 
     async fn next(&self, rows: &mut Rows) -> anyhow::Result<Option<Vec<u8>>> {
@@ -174,20 +216,20 @@ impl Backfill {
         &self,
         wanted: &EventIds,
         topics: Vec<String>,
-        since: Option<&Mark>,
+        header: &str,
+        since_ms: Option<i64>,
     ) -> anyhow::Result<EventIds> {
         let config = &self.config;
         let mut properties = self.properties.clone();
         properties.extend(crate::config::kafka::read_property_files(&config.kafka)?);
         let client_id = format!("walpost-{}", config.postgres.slot);
         let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
-        let since = since.map(|mark| mark.at.as_millisecond() - MARGIN.as_millis() as i64);
         let mut found = EventIds::like(wanted);
         tokio::task::block_in_place(|| {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since, BUILT_IN[0], |id| {
+                scan.topic(topic, since_ms, header, |id| {
                     if wanted.contains(id) {
                         found.insert(id);
                     }
@@ -208,12 +250,14 @@ impl Backfill {
             except: what.except,
             reread: what.reread,
             at: what.at,
+            numbered: what.numbered,
             command: self.command,
         };
+        let letters = self.relay.load_letters(what.owner, Lsn::ZERO).await?;
         let mut progress = Progress::new(what.total)?;
         let published = self
             .relay
-            .backfill(from, &self.shutdown, |rows| progress.tell(rows))
+            .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
         Ok(published?)
@@ -222,7 +266,7 @@ impl Backfill {
 
 fn event_id<'a>(reader: &'a Reader, tuple: &'a [u8]) -> Option<&'a [u8]> {
     let row = OutboxRow::new(&reader.shape, Tuple::from_bytes(tuple)).ok()?;
-    row.role(Role::EventId)
+    row.event_id()
 }
 
 /// A bar on a terminal, a line every few seconds elsewhere; both on stderr.

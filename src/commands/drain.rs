@@ -1,16 +1,12 @@
 //! `walpost drain`: waits until everything that was committed before is confirmed.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::Context as _;
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::{Client, types::Type};
 
-use super::status::publisher;
+use super::{say::Out, status::publisher};
 use crate::{
     cli,
     config::{Config, Env},
@@ -58,16 +54,15 @@ pub async fn drain(config: &Config, env: &Env, options: &cli::Drain) -> anyhow::
         let within = options.timeout;
         return Err(stop!(Exit::Grace, "slot {slot} was not seen within {within:?}").into());
     };
-    if options.json {
-        say(&serde_json::to_string(&Drained {
-            slot: &names.slot,
-            drained,
-            target_lsn: target,
-            confirmed_lsn: seen.confirmed(),
-            remaining_bytes: seen.left(target),
-            in_flight: seen.publisher.as_ref().and_then(|p| p.in_flight.clone()),
-        })?)?;
-    }
+    let out = Out::new(options.json);
+    out.object(&Drained {
+        slot: &names.slot,
+        drained,
+        target_lsn: target,
+        confirmed_lsn: seen.confirmed(),
+        remaining_bytes: seen.left(target),
+        in_flight: seen.publisher.as_ref().and_then(|p| p.in_flight.clone()),
+    })?;
     if !drained {
         return Err(stop!(
             Exit::Grace,
@@ -80,12 +75,10 @@ pub async fn drain(config: &Config, env: &Env, options: &cli::Drain) -> anyhow::
         )
         .into());
     }
-    if !options.json {
-        let slot = &names.slot;
-        say(&format!(
-            "slot {slot} is drained: all that was committed up to {target} is confirmed"
-        ))?;
-    }
+    out.say(&format!(
+        "slot {} is drained: all that was committed up to {target} is confirmed",
+        names.slot
+    ))?;
     Ok(Exit::Done)
 }
 
@@ -203,8 +196,4 @@ impl Seen {
             None => rows,
         }
     }
-}
-
-fn say(line: &str) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{line}").context("write to stdout")
 }

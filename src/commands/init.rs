@@ -4,12 +4,9 @@ mod existing;
 mod print;
 mod slot;
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
-use anyhow::Context;
+use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
@@ -17,7 +14,8 @@ use self::existing::Existing;
 pub(super) use self::slot::held;
 use crate::{
     cli,
-    config::{Config, Env},
+    commands::say::Out,
+    config::{Config, Env, TableName},
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
@@ -30,7 +28,7 @@ use crate::{
         setup::{self, Place, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{missing_table, possible_failover, verdict},
+        verdict::{possible_failover, tables, verdict},
     },
     stop,
 };
@@ -44,15 +42,69 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
     let mut names = Names::of(config)?;
     names.failover |= options.failover;
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
+    let out = Out::new(options.json);
     if options.print_sql {
         let (create_table, only) = (options.create_table, options.print_as);
-        say(&print::script(&names, &conninfo, create_table, only))?;
+        out.say(&print::script(
+            config,
+            &names,
+            &conninfo,
+            create_table,
+            only,
+        )?)?;
         return Ok(Exit::Done);
     }
-    let init = Init::open(names, conninfo, options.timeout, "walpost init").await?;
+    let init = Init::open(names, conninfo, options.timeout, "walpost init", out).await?;
     init.lock().await?;
-    init.go(config, options).await?;
+    let did = init.go(config, options).await?;
+    let facts = init.facts().await?;
+    out.object(&Initialised::of(&init.names, &facts, did))?;
     Ok(Exit::Done)
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Initialised<'a> {
+    slot: &'a str,
+    publication: &'a str,
+    tables: Vec<String>,
+    state: Option<String>,
+    life: Option<i32>,
+    /// Rows committed after it are in the slot.
+    consistent_point: Option<Lsn>,
+    confirmed_lsn: Option<Lsn>,
+    #[serde(flatten)]
+    did: Did,
+}
+
+/// What one `init` did.
+#[derive(Default, Serialize)]
+pub(super) struct Did {
+    /// `false`: all was there before.
+    changed: bool,
+    /// Rows of the tables that were published; `null` when that was not asked for.
+    published_rows: Option<u64>,
+    /// Rows of the tables that are older than the slot and are not published, each table's counted
+    /// to a million;
+    /// `null` when they were not looked at.
+    left_out_rows: Option<i64>,
+}
+
+impl<'a> Initialised<'a> {
+    fn of(names: &'a Names, facts: &SlotFacts, did: Did) -> Self {
+        let record = facts.record.as_ref();
+        let slot = facts.slot.as_ref();
+        Initialised {
+            slot: &names.slot,
+            publication: &names.publication,
+            tables: names.tables(),
+            state: record.map(|record| record.state.clone()),
+            life: record.and_then(|record| record.life),
+            consistent_point: record.and_then(|record| record.consistent_point),
+            confirmed_lsn: slot.and_then(|slot| slot.confirmed_flush_lsn),
+            did,
+        }
+    }
 }
 
 pub(super) struct Init {
@@ -60,6 +112,7 @@ pub(super) struct Init {
     pub conninfo: ConnInfo,
     pub client: Client,
     pub within: Within,
+    pub out: Out,
 }
 
 /// Where the slot begins.
@@ -76,12 +129,23 @@ pub(super) struct Session {
     wal_level: String,
 }
 
+impl Did {
+    fn published(rows: u64) -> Did {
+        Did {
+            changed: true,
+            published_rows: Some(rows),
+            ..Did::default()
+        }
+    }
+}
+
 impl Init {
     pub async fn open(
         names: Names,
         conninfo: ConnInfo,
         timeout: Duration,
         command: &'static str,
+        out: Out,
     ) -> anyhow::Result<Init> {
         let application = command.replace(' ', ":");
         let client = sql::connect(&conninfo, &application).await?;
@@ -94,6 +158,7 @@ impl Init {
                 deadline: Instant::now() + timeout,
                 command,
             },
+            out,
         })
     }
 
@@ -123,57 +188,75 @@ impl Init {
         }
     }
 
-    async fn go(&self, config: &Config, options: &cli::Init) -> anyhow::Result<()> {
+    async fn go(&self, config: &Config, options: &cli::Init) -> anyhow::Result<Did> {
         let facts = self.facts().await?;
         let session = self.session().await?;
         possible(&facts, &session)?;
         possible_failover(&facts, &self.names)?;
+        let database = facts.database.clone();
         let place = Place {
             role: &session.role,
-            database: &facts.database,
+            database: &database,
         };
-        let (facts, fresh) = match &facts.table {
-            Some(_) => (facts.clone(), false),
-            None if options.create_table => (self.table(&facts, &place).await?, true),
-            None => return Err(missing_table(&self.names).into()),
+        let (facts, fresh) = match options.create_table {
+            true => self.tables(config, facts, &place).await?,
+            false => (facts, Vec::new()),
         };
+        tables(&facts, &self.names)?;
         setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
-                self.migrate(&facts, &place).await?;
-                let changed =
+                let migrated = self.migrate(&facts, &place).await?;
+                let accepted =
                     options.accept_publication && self.accept(&self.facts().await?).await?;
                 let facts = self.facts().await?;
-                if self.failover(&facts).await? || changed {
-                    return Ok(());
+                let changed = self.failover(&facts).await? || accepted;
+                if !changed {
+                    self.ready(&facts, migrated)?;
                 }
-                self.ready(&facts)
+                Ok(Did {
+                    changed: changed || migrated,
+                    ..Did::default()
+                })
             }
             None | Some("creating") if options.include_existing => {
                 let mut existing = Existing::open(self, config).await?;
                 let made = self.publication_and_slot(&facts, &place, true).await?;
-                existing.publish(self, made).await
+                existing.publish(self, made).await.map(Did::published)
             }
             None | Some("creating") => {
-                let unpublished = match fresh {
-                    true => None,
-                    false => setup::count_rows(&self.client, &self.names.table, COUNT_TO).await?,
-                };
+                let mut unpublished = Vec::new();
+                for outbox in self.names.tables.iter().map(|outbox| &outbox.table) {
+                    if !fresh.contains(outbox) {
+                        let rows = setup::count_rows(&self.client, outbox, COUNT_TO).await?;
+                        unpublished.extend(rows.map(|rows| (outbox, rows)));
+                    }
+                }
                 let made = self.publication_and_slot(&facts, &place, false).await?;
-                if let (Some(rows @ 1..), false) = (unpublished, made.is_adopted) {
-                    let more = if rows == COUNT_TO { " or more" } else { "" };
-                    let outbox = table(&self.names.table);
+                if made.is_adopted {
+                    unpublished.clear();
+                }
+                for (outbox, rows) in unpublished.iter().filter(|(_, rows)| *rows > 0) {
+                    let more = if *rows == COUNT_TO { " or more" } else { "" };
+                    let outbox = table(outbox);
                     tracing::warn!(
                         "{outbox} holds {rows}{more} rows from before the slot, which are not published \
                          (`walpost init --include-existing` would have)"
                     );
                 }
-                Ok(())
+                Ok(Did {
+                    changed: true,
+                    left_out_rows: match unpublished.is_empty() {
+                        true => None,
+                        false => Some(unpublished.iter().map(|(_, rows)| rows).sum()),
+                    },
+                    ..Did::default()
+                })
             }
             Some("backfilling") => {
                 let mut existing = Existing::open(self, config).await?;
                 self.migrate(&facts, &place).await?;
-                existing.again(self, &facts).await
+                existing.again(self, &facts).await.map(Did::published)
             }
             Some(state) => Err(stop!(
                 Exit::Slot,
@@ -214,7 +297,7 @@ impl Init {
             }
         };
         let facts = self.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost init` again",
@@ -237,7 +320,7 @@ impl Init {
                 "made"
             },
         );
-        say(&format!(
+        self.out.say(&format!(
             "{verb} slot {slot}: rows committed after {at} are published by `walpost run`"
         ))?;
         Ok(Beginning {
@@ -247,11 +330,27 @@ impl Init {
         })
     }
 
-    async fn table(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<SlotFacts> {
-        let version = facts.server.version_num;
-        setup::create_table(&self.client, &self.names.table, version, place).await?;
-        say(&format!("made table {}", table(&self.names.table)))?;
-        self.facts().await
+    /// Makes the tables that are missing; which ones these were.
+    async fn tables(
+        &self,
+        config: &Config,
+        facts: SlotFacts,
+        place: &Place<'_>,
+    ) -> anyhow::Result<(SlotFacts, Vec<TableName>)> {
+        let missing = facts.tables.iter().zip(&config.outbox);
+        let missing: Vec<_> = missing
+            .filter_map(|(found, outbox)| found.table.is_none().then_some(outbox))
+            .collect();
+        if missing.is_empty() {
+            return Ok((facts, Vec::new()));
+        }
+        for outbox in &missing {
+            setup::create_table(&self.client, outbox, facts.server.version_num, place).await?;
+            self.out
+                .say(&format!("made table {}", table(&outbox.table)))?;
+        }
+        let made = missing.iter().map(|outbox| outbox.table.clone()).collect();
+        Ok((self.facts().await?, made))
     }
 
     pub async fn facts(&self) -> anyhow::Result<SlotFacts> {
@@ -273,21 +372,23 @@ impl Init {
         let known = facts
             .record
             .as_ref()
-            .and_then(|record| record.publication.as_ref());
-        if known == fingerprint(facts) {
+            .and_then(|record| record.publication.clone());
+        if known == facts.fingerprint() {
             return Ok(false);
         }
         record::accept(&self.client, facts, &self.names).await?;
         let publication = &self.names.publication;
-        say(&format!("accepted publication {publication} as it is now"))?;
+        self.out
+            .say(&format!("accepted publication {publication} as it is now"))?;
         Ok(true)
     }
 
-    /// Everything was made before: nothing is changed.
-    fn ready(&self, facts: &SlotFacts) -> anyhow::Result<()> {
+    /// The slot was made before, and is left as it is.
+    fn ready(&self, facts: &SlotFacts, migrated: bool) -> anyhow::Result<()> {
         warn_all(verdict(facts, &self.names)?);
-        say(&format!(
-            "slot {} is ready; nothing was changed",
+        let also = if migrated { "nothing else" } else { "nothing" };
+        self.out.say(&format!(
+            "slot {} is ready; {also} was changed",
             self.names.slot
         ))
     }
@@ -298,32 +399,29 @@ impl Init {
             return self.covered(facts);
         }
         setup::make_publication(&self.client, &self.names, place).await?;
-        say(&format!(
+        self.out.say(&format!(
             "made publication {} of {}, inserts only",
             self.names.publication,
-            table(&self.names.table)
+            self.names.listed()
         ))
     }
 
-    /// The publication is there and covers the table.
+    /// The publication is there and covers the tables.
     pub fn covered(&self, facts: &SlotFacts) -> anyhow::Result<()> {
-        let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
+        if facts.publication.is_none() || facts.tables.iter().any(|found| found.table.is_none()) {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
-        };
-        covers(publication, found, &self.names, facts.server.version_num)?;
-        Ok(())
-    }
-
-    async fn migrate(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<()> {
-        match setup::make_schema(&self.client, facts.schema_version, place).await? {
-            Some(made) => say(&format!("made {made}")),
-            None => Ok(()),
         }
+        Ok(covers(facts, &self.names)?)
     }
-}
 
-pub(super) fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
-    facts.publication.as_ref().map(|p| &p.fingerprint)
+    /// `false`: the schema is as it must be.
+    async fn migrate(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<bool> {
+        let made = setup::make_schema(&self.client, facts.schema_version, place).await?;
+        if let Some(made) = &made {
+            self.out.say(&format!("made {made}"))?;
+        }
+        Ok(made.is_some())
+    }
 }
 
 /// The server can decode at all, and what is there is not of a newer walpost.
@@ -352,8 +450,4 @@ pub(super) fn warn_all(warnings: Vec<String>) {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-}
-
-pub(super) fn say(line: &str) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{line}").context("write to stdout")
 }

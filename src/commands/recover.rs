@@ -2,11 +2,19 @@
 //! brought is published from the table: the rows that are not older than the newest mark below the
 //! lost position, without those whose event the topics have.
 
+mod gap;
+mod telling;
+
+use self::{
+    gap::Gap,
+    telling::{Found, Recovered},
+};
 use crate::{
     cli,
     commands::{
-        backfill::{Backfill, Publish, Survey},
-        init::{self, Init, fingerprint, possible, say, warn_all},
+        backfill::{Backfill, Publish},
+        init::{Init, possible},
+        say::Out,
     },
     config::{Config, Env},
     error::Exit,
@@ -15,38 +23,39 @@ use crate::{
     pg::{
         conninfo::ConnInfo,
         create_slot::Snapshot,
-        mark::{self, Mark},
-        publication::{covers, wider},
-        quote::table,
+        mark,
         record::{self, Next},
-        schema,
-        slot::{Names, Record, SlotFacts},
+        slot::{Names, SlotFacts},
         table::Reader,
-        verdict::{self, initialised, missing_table, ours, unfinished, unmoved, verdict},
     },
     stop,
 };
 
+const APPLICATION: &str = "walpost:recover";
+
 pub async fn recover(config: &Config, env: &Env, options: &cli::Recover) -> anyhow::Result<Exit> {
     let names = Names::of(config)?;
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
-    let init = Init::open(names, conninfo, options.timeout, "walpost recover").await?;
+    let out = Out::new(options.json);
+    let init = Init::open(names, conninfo, options.timeout, "walpost recover", out).await?;
     let recovery = Recovery { init, config };
     recovery.init.lock().await?;
     let facts = recovery.init.facts().await?;
     possible(&facts, &recovery.init.session().await?)?;
     let Some(gap) = recovery.gap(&facts).await? else {
         let slot = &recovery.init.names.slot;
-        say(&format!("slot {slot} is ready; nothing to recover"))?;
+        out.say(&format!("slot {slot} is ready; nothing to recover"))?;
+        out.object(&Recovered::nothing(slot))?;
         return Ok(Exit::Done);
     };
-    if options.dry_run {
-        recovery.dry_run(&gap).await?;
+    let done = if options.dry_run {
+        recovery.dry_run(&gap).await?
     } else if options.accept_gap {
-        recovery.accept(&facts, &gap).await?;
+        recovery.accept(&facts, &gap).await?
     } else {
-        recovery.go(&facts, &gap).await?;
-    }
+        recovery.go(&facts, &gap).await?
+    };
+    out.object(&done)?;
     Ok(Exit::Done)
 }
 
@@ -55,144 +64,91 @@ struct Recovery<'a> {
     config: &'a Config,
 }
 
-/// What is lost.
-struct Gap {
-    /// All that committed before it was published; zero where nothing is known.
-    position: Lsn,
-    /// `None`: any row of the table may lie in the gap.
-    since: Option<Mark>,
-    /// An attempt that ended half-way left a slot, which begins here and goes on.
-    kept: Option<Lsn>,
-    /// The marks are another cluster's.
-    is_elsewhere: bool,
-}
-
 impl Recovery<'_> {
-    /// `None`: the slot is fine. What a new slot would not mend is an error.
-    async fn gap(&self, facts: &SlotFacts) -> anyhow::Result<Option<Gap>> {
-        let names = &self.init.names;
-        if let Some(version) = facts.schema_version {
-            schema::check(version, &facts.database)?;
-        }
-        let Some(record) = &facts.record else {
-            return initialised(facts, names).map(|_| None).map_err(Into::into);
-        };
-        let is_kept = match record.state.as_str() {
-            "ready" => {
-                match verdict(facts, names).and_then(|_| unmoved(facts, names)) {
-                    Ok(()) => return Ok(None),
-                    Err(stop) if stop.exit == Exit::Slot => {}
-                    Err(stop) => return Err(stop.into()),
-                }
-                false
-            }
-            "backfilling" => {
-                let usable = verdict::slot(facts, names, record)
-                    .and_then(|_| unmoved(facts, names))
-                    .is_ok();
-                if usable && record.confirmed_lsn.is_none() {
-                    unfinished(record, &names.slot)?;
-                }
-                usable && record.publication.as_ref() == fingerprint(facts)
-            }
-            _ => {
-                return unfinished(record, &names.slot)
-                    .map(|()| None)
-                    .map_err(Into::into);
-            }
-        };
-        let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
-        let publication = verdict::publication(facts, names)?;
-        covers(publication, found, names, facts.server.version_num)?;
-        warn_all(wider(publication, names));
-        if let Some(slot) = &facts.slot {
-            ours(slot, &facts.database, &names.slot)?;
-            // One without a position is being made, by an attempt that ended: it is waited for.
-            if slot.active && slot.confirmed_flush_lsn.is_some() {
-                return Err(init::held(&names.slot, facts).into());
-            }
-        }
-        let there = record.system_identifier.as_ref();
-        let is_elsewhere = there.is_some_and(|there| *there != facts.server.system_identifier);
-        let position = if is_elsewhere {
-            Lsn::ZERO
-        } else {
-            lost_position(facts, record)
-        };
-        Ok(Some(Gap {
-            position,
-            since: mark::newest(&self.init.client, position).await?,
-            kept: record.consistent_point.filter(|_| is_kept),
-            is_elsewhere,
-        }))
+    fn backfill(&self, command: &'static str) -> anyhow::Result<Backfill> {
+        Backfill::new(self.config, &self.init.conninfo, command)
     }
 
-    async fn reader(&self) -> anyhow::Result<Reader> {
-        let outbox = &self.config.outbox[0];
-        Reader::open(&self.init.conninfo, outbox, "walpost:recover").await
-    }
-
-    async fn dry_run(&self, gap: &Gap) -> anyhow::Result<()> {
-        let reader = self.reader().await?;
-        let backfill = Backfill::new(self.config, "walpost recover --dry-run")?;
+    async fn dry_run(&self, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
+        let backfill = self.backfill("walpost recover --dry-run")?;
+        let readers = backfill.readers(APPLICATION).await?;
         self.describe(gap)?;
-        reader.begin(None).await?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
-        say(&format!(
-            "`walpost recover` would make slot {} and publish {} rows of {}; {}",
-            self.init.names.slot,
-            survey.missing(),
-            table(&self.init.names.table),
-            in_topics(&survey),
-        ))?;
-        say("nothing was changed")
+        let mut found = Found::default();
+        for reader in &readers {
+            let last = reader.last_number().await?;
+            reader.begin(None).await?;
+            found.gone(self.count_gone(reader, gap, last).await?);
+            found.add(&backfill.survey(reader, gap.since.as_ref()).await?);
+        }
+        self.would_publish(&found)?;
+        Ok(Recovered::would_publish(self, gap, found))
     }
 
-    async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<()> {
-        let reader = self.reader().await?;
-        let mut backfill = Backfill::new(self.config, "walpost recover")?;
+    async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
+        let mut backfill = self.backfill("walpost recover")?;
+        let readers = backfill.readers(APPLICATION).await?;
         self.describe(gap)?;
         let slot = &self.init.names.slot;
+        // Of transactions that all end before the slot begins.
+        let mut last = Vec::new();
+        for reader in &readers {
+            last.push(reader.last_number().await?);
+        }
         let at = match gap.kept {
             Some(at) => {
                 record::again(&self.init.client, slot).await?;
-                reader.begin(None).await?;
-                say(&format!("goes on with slot {slot}, which begins at {at}"))?;
+                begin(&readers, None).await?;
+                self.say(&format!("goes on with slot {slot}, which begins at {at}"))?;
                 at
             }
             None => {
                 let (at, snapshot) = self.new_slot(facts, gap, true).await?;
-                reader
-                    .begin(snapshot.as_ref().map(|s| s.name.as_str()))
-                    .await?;
+                begin(&readers, snapshot.as_ref()).await?;
                 at
             }
         };
         backfill.listen()?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
-        let rows = backfill
-            .publish(Publish {
-                reader: &reader,
-                since: gap.since.as_ref(),
-                except: &survey.published,
-                reread: Reread::Recover,
-                at,
-                total: survey.missing(),
-            })
-            .await?;
+        let (mut found, mut rows) = (Found::default(), 0);
+        for (reader, last) in readers.iter().zip(last) {
+            found.gone(self.count_gone(reader, gap, last).await?);
+            let survey = backfill.survey(reader, gap.since.as_ref()).await?;
+            found.add(&survey);
+            rows += backfill
+                .publish(Publish {
+                    reader,
+                    since: gap.since.as_ref(),
+                    except: &survey.published,
+                    reread: Reread::Recover,
+                    at,
+                    numbered: rows,
+                    total: survey.missing(),
+                    owner: record::owner(&self.init.client, slot).await?,
+                })
+                .await?;
+        }
         record::finished(&self.init.client, slot).await?;
-        say(&format!(
-            "published {rows} rows of {}; {}. Slot {slot} is ready: `walpost run` goes on after {at}",
-            table(&self.init.names.table),
-            in_topics(&survey),
-        ))
+        self.published(rows, &found, at)?;
+        Ok(Recovered::published(self, gap, found, at))
+    }
+
+    /// The rows that may lie in the gap.
+    async fn count(&self, gap: &Gap) -> anyhow::Result<u64> {
+        let mut rows = 0;
+        for reader in self
+            .backfill("walpost recover")?
+            .readers(APPLICATION)
+            .await?
+        {
+            rows += reader.count(gap.since.as_ref()).await?;
+        }
+        Ok(rows)
     }
 
     /// A new slot without what lies before it.
-    async fn accept(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<()> {
+    async fn accept(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
         let slot = &self.init.names.slot;
-        let count = match self.reader().await {
-            Ok(reader) => Some(reader.count(gap.since.as_ref()).await?),
+        let count = match self.count(gap).await {
+            Ok(rows) => Some(rows),
             Err(error) => {
                 tracing::warn!("the rows that are left out cannot be counted: {error:#}");
                 None
@@ -203,17 +159,8 @@ impl Recovery<'_> {
             None => self.new_slot(facts, gap, false).await?.0,
         };
         record::finished(&self.init.client, slot).await?;
-        let rows = count.map_or_else(String::new, |rows| {
-            format!(
-                ": at most {rows} rows that {} holds",
-                table(&self.init.names.table)
-            )
-        });
-        say(&format!(
-            "accepted the gap: what committed {} and up to {at} and was not published stays unpublished{rows}. Slot {slot} is ready: \
-             `walpost run` goes on after {at}",
-            after(gap.position),
-        ))
+        self.accepted(gap, count, at)?;
+        Ok(Recovered::accepted(self, gap, count, at))
     }
 
     /// The lost position is written down first and stays until all is published: whatever ends
@@ -236,7 +183,7 @@ impl Recovery<'_> {
         self.init.covered(&before)?;
         let made = self.init.create(facts, export).await?;
         let facts = self.init.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost recover` again",
@@ -246,68 +193,15 @@ impl Recovery<'_> {
         }
         let at = made.consistent_point;
         record::made(client, &facts, names, at, Next::Backfilling).await?;
-        say(&format!("made slot {}, which begins at {at}", names.slot))?;
+        self.say(&format!("made slot {}, which begins at {at}", names.slot))?;
         Ok((at, made.snapshot))
     }
-
-    fn describe(&self, gap: &Gap) -> anyhow::Result<()> {
-        let Names {
-            slot,
-            table: outbox,
-            ..
-        } = &self.init.names;
-        let outbox = table(outbox);
-        let why = match (&gap.since, gap.is_elsewhere) {
-            (Some(mark), _) => {
-                say(&format!(
-                    "slot {slot}: what committed {} was not published, as far as is known. Looked at are the rows of {outbox} that were \
-                     committed since {}, at {}",
-                    after(gap.position),
-                    mark.lsn,
-                    mark.at
-                ))?;
-                None
-            }
-            (None, true) => {
-                Some("the database is now in another cluster, where positions mean something else")
-            }
-            (None, false) => Some("there is no mark at or below the position that was lost"),
-        };
-        if let Some(why) = why {
-            say(&format!(
-                "slot {slot}: {why}, so every row of {outbox} is looked for in its topic from the beginning; what the topic no longer \
-                 keeps is published again"
-            ))?;
-        }
-        say("rows that were deleted from the table before they were published cannot be recovered")
-    }
 }
 
-/// All that committed before it was published.
-fn lost_position(facts: &SlotFacts, record: &Record) -> Lsn {
-    if record.state == "backfilling" {
-        return record.confirmed_lsn.unwrap_or(Lsn::ZERO);
+/// Every row that follows is of the same moment: an exported snapshot's.
+async fn begin(readers: &[Reader], snapshot: Option<&Snapshot>) -> anyhow::Result<()> {
+    for reader in readers {
+        reader.begin(snapshot.map(|s| s.name.as_str())).await?;
     }
-    let noted = record.confirmed_lsn.max(record.consistent_point);
-    // The slot knows better than our notes, unless it was moved.
-    let stands = facts
-        .slot
-        .as_ref()
-        .and_then(|slot| slot.confirmed_flush_lsn);
-    let stands = stands.filter(|stands| Some(*stands) <= record.reserved_lsn);
-    noted.max(stands).unwrap_or(Lsn::ZERO)
-}
-
-fn after(position: Lsn) -> String {
-    match position {
-        Lsn::ZERO => "at an unknown time".into(),
-        position => format!("after {position}"),
-    }
-}
-
-fn in_topics(survey: &Survey) -> String {
-    format!(
-        "{} of the {} looked at are in the topics already",
-        survey.known, survey.rows
-    )
+    Ok(())
 }

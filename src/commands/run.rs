@@ -1,5 +1,6 @@
 //! `walpost run`: connects the parts, and connects them again with a pause when the stream fails.
 
+mod server;
 mod standby;
 
 use std::{
@@ -8,22 +9,24 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use server::ServerId;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
 use crate::{
     backoff::Backoff,
     config::{Config, Env, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::{Exit, Failure, Stop},
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{Mapping, Types},
+    outbox::{mapping::mappings, relation::Types},
     pg::{
         conninfo::ConnInfo,
         replication,
         server_error::ServerError,
-        slot::{Names, SlotFacts, verdict},
+        slot::{Found, Names, SlotFacts, verdict},
         table,
         tls::Stream,
         verdict::{recover, unmoved},
@@ -54,9 +57,9 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
     let names = Names::of(&config)?;
     let info = ConnInfo::resolve(&config.postgres, &env)?;
     let properties = producer_settings(&config.kafka)?;
-    let mapping = Mapping::new(&config.outbox[0])
-        .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+    let mappings = mappings(&config)?;
     let listener = http::bind(&config.http.listen).await?;
+    let guard = http::Guard::new(&config.http)?;
     let shutdown = Shutdown::on_signals()?;
 
     let (config, state, metrics) = (
@@ -68,10 +71,12 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         config.clone(),
         state.clone(),
         metrics.clone(),
-        mapping,
+        mappings,
         &properties,
+        Clerk::of(&config, &info),
     )?;
     let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
+    let desk = info.clone();
     let serving = listener.map(|listener| {
         let shared = http::Shared {
             state: state.clone(),
@@ -82,6 +87,12 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
                 Box::pin(async move { refresh.facts().await })
             }),
             not_ready_after: config.http.not_ready_after,
+            desk: Arc::new(http::Desk::new(
+                desk,
+                names.slot.clone(),
+                config.outbox[0].on_poison,
+            )),
+            guard: Arc::new(guard),
         };
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
@@ -95,6 +106,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         watch,
         shutdown,
         stuck: None,
+        newest: None,
     };
     let result = publisher.publish().await;
     publisher.shutdown.forced.cancel();
@@ -118,6 +130,8 @@ struct Publisher {
     shutdown: Shutdown,
     /// Commit LSN of a transaction that cannot be decoded, and how often it was tried.
     stuck: Option<(Lsn, u32)>,
+    /// Where the slot was read last.
+    newest: Option<ServerId>,
 }
 
 impl Publisher {
@@ -160,7 +174,7 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Stop(stop) => return Err(stop),
+                Failure::Stop(stop) => return Err(self.behind(stop).await),
                 Failure::Passing(error) => format!("{error:#}"),
             };
             if said.as_ref() != Some(&error) {
@@ -181,6 +195,21 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
+        }
+    }
+
+    /// What is behind a stop at an event: a publication that leaves a column out makes each event
+    /// look broken, and mending events would be in vain.
+    async fn behind(&mut self, stop: Stop) -> Stop {
+        if stop.exit != Exit::Policy {
+            return stop;
+        }
+        match self.check().await {
+            Err(Failure::Stop(cause)) if cause.exit == Exit::Slot => {
+                warn!("{stop}");
+                cause
+            }
+            _ => stop,
         }
     }
 
@@ -261,32 +290,49 @@ impl Publisher {
         for warning in verdict(&facts, &self.names)? {
             warn!("{warning}");
         }
+        let server = ServerId::of(&facts);
+        server.not_older_than(self.newest.as_ref())?;
         let application = format!("walpost:{}", self.names.slot);
         let mut connection = replication::connect(&self.info, &application).await?;
-        let table_oid = table_oid(&facts)?;
+        server.same(&self.in_time(ServerId::identify(&mut connection)).await?)?;
+        let oids = table_oids(&facts)?;
         let limit = format!("SET idle_session_timeout = {HOLDS_LOCKS}");
         self.in_time(connection.simple_query(&limit)).await?;
-        self.take_locks(&mut connection, table_oid).await?;
+        self.take_locks(&mut connection, oids).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
+        server.same(&ServerId::of(&facts))?;
         unmoved(&facts, &self.names)?;
         let (epoch, reserved) = match self.watch.ask_now(Question::TakeOver).await {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
-        let types = self.in_time(types(&mut connection)).await?;
-        self.start_replication(&mut connection).await?;
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
+        let confirmed = confirmed
+            .context("the slot has no position")
+            .map_err(Failure::Passing)?;
+        let owner = Owner {
+            slot: self.names.slot.clone(),
+            epoch,
+            life: facts
+                .record
+                .as_ref()
+                .and_then(|record| record.life)
+                .unwrap_or_default(),
+        };
+        let letters = self.relay.load_letters(owner, confirmed).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
+        self.start_replication(&mut connection).await?;
+        self.newest = Some(server);
         let start = Start {
             reserved,
-            confirmed: confirmed
-                .context("the slot has no position")
-                .map_err(Failure::Passing)?,
-            table_oid: self::table_oid(&facts)?,
+            confirmed,
+            letters,
+            table_oids: table_oids(&facts)?,
             types,
             epoch,
             pid: connection.pid(),
@@ -354,9 +400,10 @@ fn unanswered(answer: Answer) -> Failure {
     }
 }
 
-fn table_oid(facts: &SlotFacts) -> Result<u32, Failure> {
-    let oid = facts.table.as_ref().map(|table| table.oid);
-    oid.context("the table is gone").map_err(Failure::Passing)
+fn table_oids(facts: &SlotFacts) -> Result<Vec<u32>, Failure> {
+    let oid = |found: &Found| Some(found.table.as_ref()?.oid);
+    let oids: Option<_> = facts.tables.iter().map(oid).collect();
+    oids.context("a table is gone").map_err(Failure::Passing)
 }
 
 fn code(error: &anyhow::Error) -> Option<SqlState> {
@@ -369,8 +416,8 @@ fn code(error: &anyhow::Error) -> Option<SqlState> {
 async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
     let rows = connection.simple_query(&table::types()).await?;
     let users = rows.iter().filter_map(|row| {
-        let oid = row.first()?.as_deref()?.parse().ok()?;
-        Some((oid, row.get(1)?.as_deref() == Some("t")))
+        let oid = |column: usize| row.get(column)?.as_deref()?.parse().ok();
+        Some((oid(0)?, oid(1)?))
     });
     Ok(Types::new(users))
 }

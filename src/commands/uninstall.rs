@@ -2,15 +2,16 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use anyhow::Context as _;
 use bytesize::ByteSize;
+use serde::Serialize;
 use tokio_postgres::{Client, types::Type};
 
-use super::init::COUNT_TO;
+use super::{init::COUNT_TO, say::Out};
 use crate::{
     cli,
     config::{Config, Env},
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         conninfo::ConnInfo,
         quote::{ident, table},
@@ -35,24 +36,59 @@ pub async fn uninstall(
         names,
         role: info.user,
         client,
+        out: Out::new(options.json),
     };
     let facts = setup::look_at_rest(&uninstall.client, &uninstall.names, &uninstall.role).await?;
     let plan = uninstall.plan(&facts, options.drop_schema).await?;
-    uninstall.show(&facts, &plan).await?;
+    let mut shown = uninstall.show(&facts, &plan).await?;
     if plan.is_empty() {
+        uninstall.out.object(&shown)?;
         return Ok(Exit::Done);
     }
-    if !options.yes && !agreed(&uninstall.names.slot)? {
-        return Err(stop!(Exit::Error, "nothing was dropped").into());
+    if !options.yes {
+        uninstall.out.object(&shown)?;
+        if options.json || !agreed(&uninstall.names.slot)? {
+            let exit = if options.json {
+                Exit::Usage
+            } else {
+                Exit::Error
+            };
+            return Err(stop!(
+                exit,
+                "nothing was dropped; `walpost uninstall --yes` does not ask"
+            )
+            .into());
+        }
     }
     uninstall.go(&plan).await?;
+    shown.dropped = plan.names();
+    uninstall.out.object(&shown)?;
     Ok(Exit::Done)
+}
+
+/// What `--json` prints: what was there, and what was dropped of it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    slot: &'a str,
+    publication: &'a str,
+    /// `null`: there is no slot, or it was never read from.
+    confirmed_lsn: Option<Lsn>,
+    /// Bytes of WAL behind it, which are not published.
+    unpublished_bytes: Option<u64>,
+    tables: Vec<String>,
+    /// Rows that the tables hold, published ones included, counted to a million; `null` without
+    /// the right to look.
+    rows: Option<i64>,
+    /// The role that has to drop the publication itself.
+    publication_owner: Option<&'a str>,
+    dropped: Vec<&'static str>,
 }
 
 struct Uninstall {
     names: Names,
     role: String,
     client: Client,
+    out: Out,
 }
 
 /// What is to be dropped.
@@ -69,6 +105,18 @@ struct Plan {
 impl Plan {
     fn is_empty(&self) -> bool {
         !(self.slot || self.publication || self.row || self.schema)
+    }
+
+    fn names(&self) -> Vec<&'static str> {
+        let parts = [
+            (self.slot, "slot"),
+            (self.publication, "publication"),
+            (self.schema, "schema"),
+        ];
+        parts
+            .into_iter()
+            .filter_map(|(is_dropped, name)| is_dropped.then_some(name))
+            .collect()
     }
 }
 
@@ -135,49 +183,59 @@ impl Uninstall {
         Ok(rows.first().map(|row| row.try_get(0)).transpose()?)
     }
 
-    async fn show(&self, facts: &SlotFacts, plan: &Plan) -> anyhow::Result<()> {
+    async fn show<'a>(&'a self, facts: &SlotFacts, plan: &'a Plan) -> anyhow::Result<Shown<'a>> {
         let Names {
-            slot,
-            publication,
-            table: outbox,
-            ..
+            slot, publication, ..
         } = &self.names;
-        match facts
+        let confirmed = facts
             .slot
             .as_ref()
-            .and_then(|slot| slot.confirmed_flush_lsn)
-        {
+            .and_then(|slot| slot.confirmed_flush_lsn);
+        match confirmed {
             Some(at) => {
                 let lag = facts.confirmed_lag_bytes().unwrap_or(0);
-                say(&format!(
+                self.say(&format!(
                     "slot {slot} stands at {at}: {lag} bytes of WAL behind it ({}) are not published, and cannot be once it is gone",
                     ByteSize(lag)
                 ))?;
             }
-            None if plan.slot => say(&format!("slot {slot} was never read from"))?,
-            None => say(&format!("there is no slot {slot}"))?,
+            None if plan.slot => self.say(&format!("slot {slot} was never read from"))?,
+            None => self.say(&format!("there is no slot {slot}"))?,
         }
         if facts.publication.is_none() {
-            say(&format!("there is no publication {publication}"))?;
+            self.say(&format!("there is no publication {publication}"))?;
         }
-        let rows = match &facts.table {
-            Some(_) => setup::count_rows(&self.client, outbox, COUNT_TO).await?,
-            None => None,
-        };
-        if let Some(rows) = rows {
-            let more = if rows == COUNT_TO { " or more" } else { "" };
-            let outbox = table(outbox);
-            say(&format!(
-                "table {outbox} holds {rows}{more} rows, published ones included; it stays"
-            ))?;
+        let mut total = None;
+        for (outbox, found) in self.names.tables.iter().zip(&facts.tables) {
+            let rows = match &found.table {
+                Some(_) => setup::count_rows(&self.client, &outbox.table, COUNT_TO).await?,
+                None => None,
+            };
+            if let Some(rows) = rows {
+                total = Some(total.unwrap_or(0) + rows);
+                let more = if rows == COUNT_TO { " or more" } else { "" };
+                let outbox = table(&outbox.table);
+                self.say(&format!(
+                    "table {outbox} holds {rows}{more} rows, published ones included; it stays"
+                ))?;
+            }
         }
         if let Some(owner) = &plan.owner {
             let drop = format!("DROP PUBLICATION {}", ident(publication));
-            say(&format!(
+            self.say(&format!(
                 "publication {publication} belongs to role {owner} and stays; that role drops it with `{drop}`"
             ))?;
         }
-        Ok(())
+        Ok(Shown {
+            slot,
+            publication,
+            confirmed_lsn: confirmed,
+            unpublished_bytes: confirmed.and(facts.confirmed_lag_bytes()),
+            tables: self.names.tables(),
+            rows: total,
+            publication_owner: plan.owner.as_deref(),
+            dropped: Vec::new(),
+        })
     }
 
     /// The slot first: if somebody has begun to read it meanwhile, nothing is dropped.
@@ -191,22 +249,26 @@ impl Uninstall {
             if facts.slot.is_some() {
                 return Err(held(slot, &facts).into());
             }
-            say(&format!("dropped slot {slot}"))?;
+            self.say(&format!("dropped slot {slot}"))?;
         }
         if plan.publication {
             self.run(&format!("DROP PUBLICATION {}", ident(publication)))
                 .await?;
-            say(&format!("dropped publication {publication}"))?;
+            self.say(&format!("dropped publication {publication}"))?;
         }
         if plan.schema {
             self.run("DROP SCHEMA walpost CASCADE").await?;
-            return say("dropped schema walpost");
+            return self.say("dropped schema walpost");
         }
         if plan.row {
             record::remove(&self.client, slot).await?;
-            say("schema walpost stays, without this slot; --drop-schema drops it")?;
+            self.say("schema walpost stays, without this slot; --drop-schema drops it")?;
         }
         Ok(())
+    }
+
+    fn say(&self, line: &str) -> anyhow::Result<()> {
+        self.out.say(line)
     }
 
     async fn run(&self, statement: &str) -> anyhow::Result<()> {
@@ -243,8 +305,4 @@ fn held(slot: &str, facts: &SlotFacts) -> Stop {
             .and_then(|h| h.application.as_deref())
             .unwrap_or("an unknown application")
     )
-}
-
-fn say(line: &str) -> anyhow::Result<()> {
-    writeln!(io::stdout(), "{line}").context("write to stdout")
 }

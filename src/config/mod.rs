@@ -1,10 +1,12 @@
 //! The configuration as one tree of typed structs: defaults with their reasons, units, limits.
 //! `layers` reads it from file, environment and flags.
 
+mod dead_letters;
 mod env;
 pub mod kafka;
 mod layers;
 mod limits;
+pub mod outbox;
 mod units;
 mod variables;
 
@@ -12,9 +14,11 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
+pub use dead_letters::{DeadLetters, Guard, OnPoison};
 pub use env::Env;
 pub use layers::load;
 pub use limits::Problem;
+pub use outbox::{Format, Outbox, Preset};
 pub use units::parse_duration;
 
 /// The whole of walpost.toml.
@@ -22,10 +26,11 @@ pub use units::parse_duration;
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub struct Config {
     pub postgres: Postgres,
-    /// The tables to publish; exactly one.
+    /// The tables to publish; one or more, each once.
     pub outbox: Vec<Outbox>,
     pub kafka: Kafka,
     pub delivery: Delivery,
+    pub dead_letters: DeadLetters,
     pub http: Http,
 }
 
@@ -96,65 +101,6 @@ pub struct TableName {
     pub name: String,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub struct Outbox {
-    pub table: TableName,
-    #[serde(default)]
-    pub preset: Preset,
-    /// Template: `{column}` is that column's text, doubled braces are literal.
-    #[serde(default = "default_topic")]
-    pub topic: String,
-    /// The column that becomes the record's key; empty for none.
-    #[serde(default = "default_key")]
-    pub key: String,
-    #[serde(default)]
-    pub format: Format,
-    #[serde(default)]
-    pub on_poison: OnPoison,
-    /// The column that orders reads of the table itself; needed by those commands alone.
-    #[serde(default = "default_order_by")]
-    pub order_by: String,
-}
-
-fn default_order_by() -> String {
-    "seq".into()
-}
-
-fn default_topic() -> String {
-    "outbox.event.{aggregate_type}".into()
-}
-
-fn default_key() -> String {
-    "aggregate_id".into()
-}
-
-/// Which columns the table has and what becomes of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Preset {
-    #[default]
-    Walpost,
-}
-
-/// What the record's value is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// The payload's bytes, exactly as PostgreSQL gives them.
-    #[default]
-    Raw,
-}
-
-/// What a record that can never be delivered does to the publisher.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnPoison {
-    /// Settle what is before it and end with exit code 5.
-    #[default]
-    Stop,
-}
-
 #[derive(Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub struct Kafka {
@@ -198,7 +144,7 @@ pub struct Delivery {
     /// Bytes of those rows; a larger row is sent alone. At least 1.
     #[serde(deserialize_with = "units::size")]
     pub in_flight_bytes: u64,
-    /// How long rows wait for a topic that is missing or forbidden before the publisher stops.
+    /// How long rows wait for a topic that is missing or forbidden.
     #[serde(deserialize_with = "units::duration")]
     pub setup_retry_for: Duration,
     /// How long a stop may take to finish, flush and confirm.
@@ -226,6 +172,10 @@ pub struct Http {
     /// Rows open and nothing settled for so long: `/ready` says no.
     #[serde(deserialize_with = "units::duration")]
     pub not_ready_after: Duration,
+    /// A file whose first line is the token that changes need, read again at each of them. Without
+    /// one, changes are accepted from loopback only.
+    #[serde(deserialize_with = "units::path_or_empty")]
+    pub admin_token_file: Option<PathBuf>,
 }
 
 impl Default for Http {
@@ -233,6 +183,7 @@ impl Default for Http {
         Http {
             listen: "127.0.0.1:9464".into(),
             not_ready_after: Duration::from_secs(60),
+            admin_token_file: None,
         }
     }
 }

@@ -31,11 +31,12 @@ impl Class {
 /// <https://kafka.apache.org/protocol#protocol_error_codes>; negative ones are librdkafka's own.
 pub fn class(code: Code) -> Class {
     match code {
-        Code::UnknownTopicOrPartition
-        | Code::UnknownTopic
-        | Code::UnknownPartition
-        | Code::TopicAuthorizationFailed => Class::Setup,
-        Code::MessageSizeTooLarge
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::TopicAuthorizationFailed => {
+            Class::Setup
+        }
+        // Of a topic that is known, a partition that its column names and that it lacks.
+        Code::UnknownPartition
+        | Code::MessageSizeTooLarge
         | Code::InvalidMessageSize
         | Code::MessageBatchTooLarge
         | Code::InvalidTimestamp

@@ -34,6 +34,9 @@ use super::{
 };
 use crate::{ledger::Seq, outbox::record::Record};
 
+/// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses by the key.
+const UNASSIGNED: i32 = -1;
+
 /// How long one call into librdkafka waits for reports; a stop is noticed after at most this.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -128,6 +131,8 @@ impl Producer {
                 key_length,
                 V::RD_KAFKA_VTYPE_OPAQUE,
                 seq.0 as usize as *mut c_void,
+                V::RD_KAFKA_VTYPE_PARTITION,
+                record.partition.unwrap_or(UNASSIGNED),
                 V::RD_KAFKA_VTYPE_TIMESTAMP,
                 record.timestamp,
                 V::RD_KAFKA_VTYPE_HEADERS,

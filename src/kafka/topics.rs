@@ -34,6 +34,28 @@ pub enum TopicState {
     Denied,
 }
 
+/// The largest batch that a topic takes, and whose setting that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Unasked,
+    /// To be asked for.
+    Wanted,
+    Asked,
+    /// As a person is told.
+    Known(String),
+    /// Nobody may tell us.
+    Unknown,
+}
+
+impl Limit {
+    pub fn known(&self) -> Option<&str> {
+        match self {
+            Limit::Known(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Topic {
     pub name: Box<str>,
@@ -47,12 +69,27 @@ pub struct Topic {
     blocked_on: Option<usize>,
     /// When the first of its rows began to wait, or the topic was found closed.
     pub since: Option<jiff::Timestamp>,
+    /// Since when it is answered as closed without a break.
+    pub closed_since: Option<jiff::Timestamp>,
+    /// It has dead letters for being closed: while it stays so, its new rows become letters at once.
+    pub parking: bool,
+    /// A letter waits for its first answer.
+    pub wanted: bool,
+    /// What its records may weigh, asked for once one was too large.
+    pub limit: Limit,
+    /// The brokers showed it the last time they were asked.
+    visible: bool,
 }
 
 impl Topic {
     /// Records may be enqueued behind those that wait.
     fn is_open(&self) -> bool {
         self.state == TopicState::Open
+    }
+
+    /// Answered as missing or denied.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, TopicState::Missing | TopicState::Denied)
     }
 
     /// The first waiting row may try to leave.
@@ -80,6 +117,8 @@ pub struct Topics {
     numbers: HashMap<Box<str>, usize>,
     /// Rows that wait, over all topics.
     waiting: usize,
+    /// Topics with dead letters that take records again.
+    opened: Vec<Box<str>>,
 }
 
 impl Topics {
@@ -89,6 +128,7 @@ impl Topics {
             topics: Vec::new(),
             numbers: HashMap::new(),
             waiting: 0,
+            opened: Vec::new(),
         }
     }
 
@@ -108,6 +148,11 @@ impl Topics {
             partitions: Partitions::default(),
             blocked_on: None,
             since: None,
+            closed_since: None,
+            parking: false,
+            wanted: false,
+            limit: Limit::Unasked,
+            visible: false,
         });
         self.numbers.insert(name, number);
         number
@@ -136,12 +181,20 @@ impl Topics {
     }
 
     /// The partition of a row whose order counts while there are cold ones.
-    pub fn cold_partition(&self, number: usize, key: Option<&[u8]>) -> Option<usize> {
+    pub fn cold_partition(
+        &self,
+        number: usize,
+        key: Option<&[u8]>,
+        chosen: Option<i32>,
+    ) -> Option<usize> {
         let partitions = &self.topics[number].partitions;
         if partitions.are_warm() {
             return None;
         }
-        self.partitioner.partition(key, partitions.count())
+        match chosen {
+            Some(partition) => usize::try_from(partition).ok(),
+            None => self.partitioner.partition(key, partitions.count()),
+        }
     }
 
     /// Whether a row goes alone there now: the next one of the topic waits for it.
@@ -209,8 +262,88 @@ impl Topics {
         if state == TopicState::Open && topic.waiting.is_empty() {
             topic.since = None;
         }
+        if state == TopicState::Open && std::mem::take(&mut topic.parking) {
+            self.opened.push(topic.name.clone());
+        }
+        topic.wanted = false;
         topic.state = state;
         news
+    }
+
+    /// A topic that denied us can be seen now: perhaps it takes records, and its letters are tried.
+    pub fn seen(&mut self, number: usize, visible: bool) {
+        let topic = &mut self.topics[number];
+        let news = visible && !std::mem::replace(&mut topic.visible, visible);
+        if news && topic.parking {
+            self.opened.push(topic.name.clone());
+        }
+    }
+
+    /// Has dead letters for being closed.
+    pub fn park(&mut self, number: usize) {
+        self.topics[number].parking = true;
+    }
+
+    /// A letter waits for the topic's first answer.
+    pub fn want(&mut self, number: usize) {
+        self.topics[number].wanted = true;
+    }
+
+    /// A record of it was too large.
+    pub fn want_limit(&mut self, number: usize) {
+        let limit = &mut self.topics[number].limit;
+        // It may have been changed since it was asked for.
+        if !matches!(limit, Limit::Asked) {
+            *limit = Limit::Wanted;
+        }
+    }
+
+    /// The next topic to ask for its limit.
+    pub fn take_wanted_limit(&mut self) -> Option<usize> {
+        let number = self.topics.iter().position(|t| t.limit == Limit::Wanted)?;
+        self.topics[number].limit = Limit::Asked;
+        Some(number)
+    }
+
+    pub fn limited(&mut self, number: usize, limit: Limit) {
+        self.topics[number].limit = limit;
+    }
+
+    /// Its limit will be known soon.
+    pub fn awaits_limit(&self, number: Option<usize>) -> bool {
+        number
+            .is_some_and(|number| matches!(self.topics[number].limit, Limit::Wanted | Limit::Asked))
+    }
+
+    /// Notes how long topics are closed without a break.
+    pub fn watch_closed(&mut self, now: jiff::Timestamp) {
+        for topic in &mut self.topics {
+            topic.closed_since = topic.is_closed().then(|| topic.closed_since.unwrap_or(now));
+        }
+    }
+
+    /// The next topic whose letters are due now.
+    pub fn take_opened(&mut self) -> Option<Box<str>> {
+        self.opened.pop()
+    }
+
+    /// Rows that wait at closed topics.
+    pub fn waiting_closed(&self) -> usize {
+        let closed = self.topics.iter().filter(|topic| topic.is_closed());
+        closed.map(|topic| topic.waiting.len()).sum()
+    }
+
+    /// Rows leave the gate in no order: they aren't sent.
+    pub fn take_waiting(&mut self, number: usize, mut takes: impl FnMut(Seq) -> bool) -> Vec<Seq> {
+        let topic = &mut self.topics[number];
+        let (taken, left) = topic.waiting.drain(..).partition(|seq| takes(*seq));
+        let taken: VecDeque<Seq> = taken;
+        topic.waiting = left;
+        self.waiting -= taken.len();
+        if topic.waiting.is_empty() {
+            topic.since = None;
+        }
+        taken.into()
     }
 
     /// An open topic with rows that may leave now.
@@ -246,6 +379,7 @@ impl Topics {
     /// Topics whose rows wait for an answer.
     pub fn to_ask(&self) -> impl Iterator<Item = (usize, &Topic)> {
         self.iter()
-            .filter(|(_, topic)| !topic.is_open() && !topic.waiting.is_empty())
+            .filter(|(_, topic)| !topic.is_open() && !topic.name.is_empty())
+            .filter(|(_, topic)| !topic.waiting.is_empty() || topic.parking || topic.wanted)
     }
 }

@@ -36,6 +36,19 @@ pub struct Mark {
     pub at: Timestamp,
 }
 
+impl Mark {
+    /// True of a row that may have been committed at or above the mark, as SQL.
+    ///
+    /// A transaction number has 32 bits in the row: ages compare where the bare numbers wrap
+    /// around. What is too old for that looks new, and is only sent once more.
+    pub fn is_recent(&self) -> String {
+        format!(
+            "pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid8::pg_catalog.xid)",
+            self.xid
+        )
+    }
+}
+
 /// The newest mark at or below a position.
 pub async fn newest(client: &Client, position: Lsn) -> anyhow::Result<Option<Mark>> {
     let text = "SELECT lsn::text, xid::text, extract(epoch FROM at)::float8 FROM walpost.mark

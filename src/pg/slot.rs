@@ -3,18 +3,19 @@
 
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio_postgres::{
     Client,
     types::{FromSql, Type},
 };
 
+use super::quote::table;
 pub use super::verdict::verdict;
 use crate::{
     config::{Config, TableName},
-    error::{Exit, Stop},
+    error::Stop,
     lsn::Lsn,
-    outbox::relation::Mapping,
-    stop,
+    outbox::mapping::{Mapping, mappings},
 };
 
 /// What the configuration calls the things that are watched.
@@ -22,31 +23,56 @@ use crate::{
 pub struct Names {
     pub slot: String,
     pub publication: String,
-    pub table: TableName,
-    /// The table's columns that become something, by name.
-    pub columns: Vec<String>,
+    /// The outbox tables, in the order of the configuration.
+    pub tables: Vec<Outbox>,
     /// The slot is to be one that standbys keep in step.
     pub failover: bool,
 }
 
-impl Names {
-    /// Of a configuration that was loaded, so that has its one table.
-    pub fn of(config: &Config) -> Result<Names, Stop> {
-        let mapping = Mapping::new(&config.outbox[0])
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+/// A configured table.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    pub table: TableName,
+    /// Its columns that become something, by name.
+    pub columns: Vec<String>,
+}
+
+impl Outbox {
+    fn of(mapping: &Mapping) -> Outbox {
         let mut columns: Vec<String> = Vec::new();
         for column in mapping.columns() {
             if !columns.iter().any(|c| c == column) {
                 columns.push(column.to_owned());
             }
         }
+        Outbox {
+            table: mapping.table.clone(),
+            columns,
+        }
+    }
+}
+
+impl Names {
+    /// Of a configuration that was loaded, so that has a table.
+    pub fn of(config: &Config) -> Result<Names, Stop> {
+        let mappings = mappings(config)?;
         Ok(Names {
             slot: config.postgres.slot.clone(),
             publication: config.postgres.publication.clone(),
-            table: mapping.table,
-            columns,
+            tables: mappings.iter().map(|mapping| Outbox::of(mapping)).collect(),
             failover: config.postgres.failover_slot,
         })
+    }
+
+    /// The tables' names as SQL and people read them.
+    pub fn tables(&self) -> Vec<String> {
+        let tables = self.tables.iter();
+        tables.map(|outbox| table(&outbox.table)).collect()
+    }
+
+    /// All of them in one text.
+    pub fn listed(&self) -> String {
+        self.tables().join(", ")
     }
 }
 
@@ -61,14 +87,17 @@ pub struct SlotFacts {
     pub slot: Option<Slot>,
     /// Who reads the slot.
     pub holder: Option<Holder>,
-    /// `None`: no table of that name in the database.
-    pub table: Option<Table>,
+    /// The configured tables, in the order of `Names`.
+    pub tables: Vec<Found>,
     /// `None`: no publication of that name in the database.
     pub publication: Option<Publication>,
     /// Of the `walpost` schema; `None` where `init` never ran.
     pub schema_version: Option<i32>,
     /// Our row in `walpost.slot`.
     pub record: Option<Record>,
+    /// Where the newest mark is; looked for where [`SlotFacts::is_promoted`] alone.
+    #[serde(default)]
+    pub newest_mark: Option<Lsn>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -104,6 +133,8 @@ pub struct Slot {
     pub invalidation_reason: Option<String>,
     /// Standbys keep the slot in step. PostgreSQL 17+.
     pub failover: Option<bool>,
+    /// It was kept in step with another server's, here or before a promotion. PostgreSQL 17+.
+    pub synced: Option<bool>,
 }
 
 /// The process that reads the slot. Without `pg_read_all_stats` only the pid and the application of
@@ -116,6 +147,15 @@ pub struct Holder {
     pub since: Option<Timestamp>,
     /// `async`, `potential`, `sync` or `quorum`.
     pub sync_state: Option<String>,
+}
+
+/// What there is of a configured table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Found {
+    /// `None`: no table of that name in the database.
+    pub table: Option<Table>,
+    /// `None` without a publication.
+    pub published: Option<Published>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -147,7 +187,12 @@ pub struct Publication {
     pub via_root: bool,
     /// Publishes stored generated columns (`publish_generated_columns`, PostgreSQL 18+).
     pub generated: bool,
-    /// Has our table in it, by name, by schema or with all.
+}
+
+/// The publication's hold on one table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Published {
+    /// Has the table in it, by name, by schema or with all.
     pub names_table: bool,
     /// Has a table in it that ours is a partition of.
     pub names_root: bool,
@@ -156,7 +201,7 @@ pub struct Publication {
     /// The column list's names.
     pub columns: Option<Vec<String>>,
     /// Changes when anybody touches the publication's hold on the table, even if it is put back.
-    pub fingerprint: serde_json::Value,
+    pub fingerprint: Value,
 }
 
 /// Our row in `walpost.slot`; a column that another version of the schema lacks is `None`.
@@ -170,7 +215,7 @@ pub struct Record {
     pub plugin: Option<String>,
     pub consistent_point: Option<Lsn>,
     /// The fingerprint when `init` looked.
-    pub publication: Option<serde_json::Value>,
+    pub publication: Option<Value>,
     pub life: Option<i32>,
     pub epoch: Option<i64>,
     pub confirmed_lsn: Option<Lsn>,
@@ -180,6 +225,23 @@ pub struct Record {
 }
 
 impl SlotFacts {
+    /// Of the publication's hold on all the tables: changes when anybody touches it. `None` without
+    /// a publication.
+    pub fn fingerprint(&self) -> Option<Value> {
+        let published = |found: &Found| Some(found.published.as_ref()?.fingerprint.clone());
+        let mut prints = self
+            .tables
+            .iter()
+            .map(published)
+            .collect::<Option<Vec<_>>>()?;
+        if prints.len() == 1 {
+            return prints.pop();
+        }
+        // The order of the configuration is of no matter.
+        prints.sort_by_key(|print| print["table"].as_u64());
+        Some(Value::Array(prints))
+    }
+
     /// WAL written since the confirmed position, in bytes.
     pub fn confirmed_lag_bytes(&self) -> Option<u64> {
         self.behind(self.slot.as_ref()?.confirmed_flush_lsn?)
@@ -190,29 +252,46 @@ impl SlotFacts {
         self.behind(self.slot.as_ref()?.restart_lsn?)
     }
 
+    /// A promoted standby that kept the slot in step, and on which nobody took it over yet.
+    pub fn is_promoted(&self) -> bool {
+        let was = self.record.as_ref().and_then(|record| record.timeline);
+        let is_synced = self.slot.as_ref().and_then(|slot| slot.synced) == Some(true);
+        is_synced && was.is_some_and(|was| was != self.server.timeline)
+    }
+
     fn behind(&self, lsn: Lsn) -> Option<u64> {
         Some(self.server.wal_lsn?.bytes().saturating_sub(lsn.bytes()))
     }
 }
 
-/// Reads the facts: two round trips, the second one a single statement.
+/// Reads the facts: two round trips, the second one a single statement; a third one after a
+/// promotion.
 pub async fn facts(client: &Client, names: &Names) -> Result<SlotFacts, tokio_postgres::Error> {
     let text = query(&shape(client).await?);
-    let TableName { schema, name } = &names.table;
+    let (schemas, tables): (Vec<_>, Vec<_>) = names
+        .tables
+        .iter()
+        .map(|outbox| (outbox.table.schema.as_str(), outbox.table.name.as_str()))
+        .unzip();
     let row = client
         .query_typed(
             &text,
             &[
                 (&names.slot, Type::TEXT),
                 (&names.publication, Type::TEXT),
-                (schema, Type::TEXT),
-                (name, Type::TEXT),
+                (&schemas, Type::TEXT_ARRAY),
+                (&tables, Type::TEXT_ARRAY),
             ],
         )
         .await?;
-    row[0]
-        .try_get::<_, FromJson<SlotFacts>>(0)
-        .map(|json| json.0)
+    let FromJson(mut facts) = row[0].try_get::<_, FromJson<SlotFacts>>(0)?;
+    if facts.is_promoted() {
+        let text = "SELECT pg_catalog.max(lsn)::text FROM walpost.mark";
+        let rows = client.query_typed(text, &[]).await?;
+        let newest: Option<String> = rows[0].try_get(0)?;
+        facts.newest_mark = newest.and_then(|text| text.parse().ok());
+    }
+    Ok(facts)
 }
 
 /// What the query may name on this server and in this database.
@@ -220,6 +299,7 @@ struct Shape {
     version_num: i32,
     has_meta: bool,
     has_record: bool,
+    has_timeline: bool,
 }
 
 async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
@@ -229,7 +309,7 @@ async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
             "SELECT pg_catalog.current_setting('server_version_num')::int,
                (SELECT pg_catalog.array_agg(c.relname::text) FROM pg_catalog.pg_class c
                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = 'walpost' AND c.relname IN ('meta', 'slot') AND c.relkind = 'r')",
+                WHERE n.nspname = 'walpost' AND c.relname IN ('meta', 'slot', 'timeline') AND c.relkind = 'r')",
             &[],
         )
         .await?;
@@ -239,6 +319,7 @@ async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
         version_num: rows[0].try_get(0)?,
         has_meta: has("meta"),
         has_record: has("slot"),
+        has_timeline: has("timeline"),
     })
 }
 
@@ -248,15 +329,15 @@ fn query(shape: &Shape) -> String {
             "pg_catalog.pg_get_expr(r.prqual, r.prrelid)",
             "(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs::int2[]))",
-            "SELECT n.oid, n.xmin::text AS version, n.pnnspid AS schema
+            "SELECT DISTINCT line.number, n.oid, n.xmin::text AS version, n.pnnspid AS schema
              FROM pub JOIN pg_catalog.pg_publication_namespace n ON n.pnpubid = pub.oid
-             WHERE n.pnnspid IN (SELECT relnamespace FROM line)",
+               JOIN line ON line.relnamespace = n.pnnspid",
         )
     } else {
         (
             "NULL::text",
             "NULL::jsonb",
-            "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
+            "SELECT NULL::bigint AS number, NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
     let generated = match shape.version_num {
@@ -268,10 +349,13 @@ fn query(shape: &Shape) -> String {
     } else {
         "NULL"
     };
-    let record = if shape.has_record {
-        "(SELECT pg_catalog.to_json(s) FROM walpost.slot s WHERE s.slot = $1)"
-    } else {
-        "NULL"
+    let record = match (shape.has_record, shape.has_timeline) {
+        (true, true) => {
+            "(SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object('timeline', t.timeline)
+              FROM walpost.slot s LEFT JOIN walpost.timeline t USING (slot) WHERE s.slot = $1)"
+        }
+        (true, false) => "(SELECT pg_catalog.to_json(s) FROM walpost.slot s WHERE s.slot = $1)",
+        (false, _) => "NULL",
     };
     include_str!("../../sql/facts.sql")
         .replace("{filter}", filter)
@@ -283,7 +367,7 @@ fn query(shape: &Shape) -> String {
 }
 
 /// A value read from one column of type json.
-struct FromJson<T>(T);
+pub(super) struct FromJson<T>(pub T);
 
 impl<'a, T: serde::de::DeserializeOwned> FromSql<'a> for FromJson<T> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {

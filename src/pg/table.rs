@@ -11,7 +11,11 @@ use tokio_postgres::{Client, CopyOutStream, error::SqlState, types::Type};
 use crate::{
     config::{Outbox, TableName},
     error::{Exit, Stop},
-    outbox::relation::{BYTEA, FIRST_OF_USERS, Mapping, Shape, Types},
+    outbox::{
+        mapping::Mapping,
+        relation::{Shape, Types},
+        types::FIRST_OF_USERS,
+    },
     pg::{
         conninfo::ConnInfo,
         mark::Mark,
@@ -23,22 +27,23 @@ use crate::{
     stop,
 };
 
-/// The users' types, and which of them are domains over bytea, domains over domains included.
+/// The users' types, each with the type that it is a domain over, domains over domains included; all
+/// others with themselves.
 pub fn types() -> String {
     format!(
-        "WITH RECURSIVE bytea (oid) AS (SELECT {BYTEA}::pg_catalog.oid UNION
-           SELECT t.oid FROM pg_catalog.pg_type t JOIN bytea b ON t.typbasetype = b.oid WHERE t.typtype = 'd')
-         SELECT t.oid, b.oid IS NOT NULL FROM pg_catalog.pg_type t LEFT JOIN bytea b ON b.oid = t.oid
-         WHERE t.oid >= {FIRST_OF_USERS}"
+        "WITH RECURSIVE base (oid, under) AS (
+           SELECT t.oid, t.oid FROM pg_catalog.pg_type t WHERE t.oid >= {FIRST_OF_USERS}
+           UNION ALL SELECT b.oid, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.under WHERE t.typtype = 'd')
+         SELECT b.oid, b.under FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.under WHERE t.typtype <> 'd'"
     )
 }
 
 /// A connection that reads the table, and nothing else.
 pub struct Reader {
-    client: Client,
-    name: TableName,
+    pub(super) client: Client,
+    pub(super) name: TableName,
     columns: Vec<Column>,
-    order_by: String,
+    pub(super) order_by: String,
     pub shape: Arc<Shape>,
 }
 
@@ -47,6 +52,7 @@ impl Reader {
     pub async fn open(
         info: &ConnInfo,
         outbox: &Outbox,
+        mapping: &Arc<Mapping>,
         application: &str,
     ) -> anyhow::Result<Reader> {
         let client = sql::connect(info, application).await?;
@@ -59,8 +65,6 @@ impl Reader {
             CASE WHEN pg_catalog.current_setting('server_encoding') = 'SQL_ASCII'
               THEN pg_catalog.set_config('client_encoding', 'SQL_ASCII', false) END";
         client.query_typed(settings, &[]).await.map_err(explain)?;
-        let mapping =
-            Mapping::new(outbox).map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
         let wanted: Vec<&str> = mapping.columns().collect();
         let text = "SELECT a.attname::text, a.atttypid::bigint, a.attname = ANY ($3) FROM pg_catalog.pg_attribute a
               JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -89,7 +93,7 @@ impl Reader {
         if !ordered {
             return Err(no_order(outbox).into());
         }
-        let mut users: Vec<(u32, bool)> = Vec::new();
+        let mut users: Vec<(u32, u32)> = Vec::new();
         for row in client.query_typed(&types(), &[]).await.map_err(explain)? {
             users.push((row.try_get(0)?, row.try_get(1)?));
         }
@@ -100,7 +104,7 @@ impl Reader {
             name: name.clone(),
             columns,
         };
-        let shape = Arc::new(Shape::new(&relation, &mapping, &types));
+        let shape = Arc::new(Shape::new(&relation, mapping, &types));
         let reader = Reader {
             client,
             name: outbox.table.clone(),
@@ -150,14 +154,7 @@ impl Reader {
 
     fn select(&self, since: Option<&Mark>) -> String {
         let columns: Vec<_> = self.columns.iter().map(|c| ident(&c.name)).collect();
-        // A transaction number has 32 bits in the row: ages compare where the bare numbers wrap
-        // around. What is too old for that looks new, and is only sent once more.
-        let since = since.map_or_else(String::new, |mark| {
-            format!(
-                " WHERE pg_catalog.age(xmin) <= pg_catalog.age('{}'::pg_catalog.xid8::pg_catalog.xid)",
-                mark.xid
-            )
-        });
+        let since = since.map_or_else(String::new, |mark| format!(" WHERE {}", mark.is_recent()));
         format!(
             "SELECT {} FROM {}{since}",
             columns.join(", "),
@@ -193,6 +190,13 @@ impl Reader {
 }
 
 fn no_order(outbox: &Outbox) -> Stop {
+    if outbox.order_by.is_empty() {
+        return stop!(
+            Exit::Usage,
+            "the rows of table {} are read in the order of a column, and none is set: set `outbox.order_by`",
+            table(&outbox.table)
+        );
+    }
     stop!(
         Exit::Usage,
         "table {} has no column {}, which orders its rows: set `outbox.order_by`",

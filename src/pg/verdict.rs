@@ -1,7 +1,9 @@
 //! May the publisher read this slot? What is lost or waiting, and the command that mends it.
 
 use crate::{
+    config::TableName,
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         publication::{columns_are_there, covers, create_publication, wider},
         quote::table,
@@ -19,11 +21,16 @@ use crate::{
 pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let record = initialised(facts, names)?;
     let slot = slot(facts, names, record)?;
-    let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
+    tables(facts, names)?;
     let publication = publication(facts, names)?;
-    columns_are_there(found, names)?;
-    covers(publication, found, names, facts.server.version_num)?;
-    unchanged(publication, record, slot, names)?;
+    for (found, outbox) in facts.tables.iter().zip(&names.tables) {
+        found
+            .table
+            .as_ref()
+            .map_or(Ok(()), |table| columns_are_there(table, outbox))?;
+    }
+    covers(facts, names)?;
+    unchanged(facts, record, slot, names)?;
     not_waited_for(facts, names)?;
     possible_failover(facts, names)?;
     Ok(pressure(slot, names)
@@ -88,8 +95,8 @@ pub fn slot<'a>(facts: &'a SlotFacts, names: &Names, record: &Record) -> Result<
         let last = from.map_or_else(String::new, |lsn| format!(", last known position {lsn}"));
         let cause = match record.timeline {
             Some(was) if was != facts.server.timeline => format!(
-                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this is a promoted standby \
-                 on timeline {}, which did not have it{last}",
+                "new server (timeline changed), slot missing: slot {name} was read on timeline {was}, this server is on timeline {}, \
+                 so it is a promoted standby or a restored backup, which did not have the slot{last}",
                 facts.server.timeline
             ),
             _ => format!(
@@ -143,11 +150,20 @@ pub fn ours(slot: &Slot, database: &str, name: &str) -> Result<(), Stop> {
     }
 }
 
-pub fn missing_table(names: &Names) -> Stop {
-    let outbox = table(&names.table);
+/// Each configured table exists.
+pub fn tables(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    let mut tables = names.tables.iter().zip(&facts.tables);
+    match tables.find(|(_, found)| found.table.is_none()) {
+        None => Ok(()),
+        Some((outbox, _)) => Err(missing_table(&outbox.table)),
+    }
+}
+
+fn missing_table(outbox: &TableName) -> Stop {
     stop!(
         Exit::Usage,
-        "table {outbox} does not exist: set `outbox.table`, or let `walpost init --create-table` make it"
+        "table {} does not exist: set `outbox.table`, or let `walpost init --create-table` make it",
+        table(outbox)
     )
 }
 
@@ -159,21 +175,16 @@ pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Public
              `{}`; rows that were written without it are not in the stream",
             names.publication,
             facts.database,
-            create_publication(&names.publication, &names.table)
+            create_publication(names)
         )
     })
 }
 
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(
-    publication: &Publication,
-    record: &Record,
-    slot: &Slot,
-    names: &Names,
-) -> Result<(), Stop> {
+fn unchanged(facts: &SlotFacts, record: &Record, slot: &Slot, names: &Names) -> Result<(), Stop> {
     match &record.publication {
-        Some(was) if *was != publication.fingerprint => Err(stop!(
+        Some(was) if Some(was) != facts.fingerprint().as_ref() => Err(stop!(
             Exit::Slot,
             "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. `walpost recover` publishes \
@@ -195,7 +206,11 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         .as_ref()
         .and_then(|slot| slot.confirmed_flush_lsn);
     let record = facts.record.as_ref();
-    let reserved = record.and_then(|record| record.reserved_lsn);
+    // A standby may have got the slot's position before the row that recorded it. Then the
+    // publisher was far behind the end of the log, where the marks are.
+    let reserved = record
+        .and_then(|record| record.reserved_lsn)
+        .map(|reserved| reserved.max(facts.newest_mark.unwrap_or(Lsn::ZERO)));
     match (stands, reserved) {
         (Some(stands), Some(reserved)) if stands > reserved => Err(stop!(
             Exit::Slot,

@@ -1,6 +1,6 @@
 //! What the stream brings: messages → the ledger's rows and boundaries.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use anyhow::anyhow;
 use bytes::Bytes;
@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     error::{Exit, Failure},
-    outbox::relation::Table,
+    outbox::{
+        message,
+        relation::{Shape, Table},
+    },
     pg::{
         message::ServerMessage,
         pgoutput::{Change, Tuple},
@@ -22,6 +25,9 @@ use crate::{
     },
     stop,
 };
+
+/// The prefix of messages that call for a look at the dead letters.
+const COMMAND: &str = "walpost.command";
 
 /// Messages taken from the read buffer before reports of Kafka are looked at again.
 const BATCH: usize = 512;
@@ -108,13 +114,19 @@ impl Relay {
                 wal_start, data, ..
             } => {
                 let change = Change::parse(data).map_err(|e| misread(&e))?;
-                if let Change::Insert { relation, tuple } = change {
-                    if !self.on_insert(relation, tuple)? {
-                        session.held = Some(frame);
-                        return Ok(());
-                    }
-                } else {
-                    self.on_change(change)?;
+                let has_room = match change {
+                    Change::Insert { relation, tuple } => self.on_insert(relation, tuple)?,
+                    Change::Message {
+                        transactional: true,
+                        prefix: message::PREFIX,
+                        content,
+                        ..
+                    } => self.on_message(content)?,
+                    other => self.on_change(other).map(|()| true)?,
+                };
+                if !has_room {
+                    session.held = Some(frame);
+                    return Ok(());
                 }
                 self.ledger.receive(wal_start);
                 Ok(())
@@ -137,17 +149,38 @@ impl Relay {
         if shape.is_some() && !self.ledger.has_room(tuple.bytes().len()) {
             return Ok(false);
         }
-        self.ledger.next_position().map_err(|e| misread(&e))?;
-        if let Some(shape) = shape {
-            if self.ledger.rows() == 0 {
-                self.state.lock().last_progress = Instant::now();
-            }
-            self.ledger
-                .open_row(shape, tuple.bytes().into())
-                .map_err(|e| misread(&e))?;
-            self.sender.pump(&mut self.ledger, self.now);
+        let position = self.ledger.next_position().map_err(|e| misread(&e))?;
+        // Read again, and kept already.
+        if let Some(shape) = shape.filter(|_| !self.sender.parking.is_known(position)) {
+            self.open_row(shape, tuple.bytes().into())?;
         }
         Ok(true)
+    }
+
+    /// A message of walpost's prefix is a row where an outbox takes messages. `false`: it has no room.
+    fn on_message(&mut self, content: &[u8]) -> Result<bool, Failure> {
+        if self.relations.messages().is_some() && !self.ledger.has_room(content.len()) {
+            return Ok(false);
+        }
+        let position = self.ledger.next_position().map_err(|e| misread(&e))?;
+        if let Some(messages) = self.relations.messages()
+            && !self.sender.parking.is_known(position)
+        {
+            let (shape, tuple) = messages.row(content);
+            self.open_row(shape, tuple)?;
+        }
+        Ok(true)
+    }
+
+    fn open_row(&mut self, shape: Arc<Shape>, tuple: Box<[u8]>) -> Result<(), Failure> {
+        if self.ledger.rows() == 0 {
+            self.state.lock().last_progress = Instant::now();
+        }
+        self.ledger
+            .open_row(shape, tuple)
+            .map_err(|e| misread(&e))?;
+        self.sender.pump(&mut self.ledger, self.now);
+        Ok(())
     }
 
     pub(super) fn on_change(&mut self, change: Change<'_>) -> Result<(), Failure> {
@@ -170,8 +203,15 @@ impl Relay {
             }
             Change::Message {
                 transactional: true,
+                prefix,
                 ..
-            } => self.ledger.next_position().map(drop),
+            } => {
+                // Whoever wrote it: it says where to look, and the table says what to do.
+                if prefix == COMMAND {
+                    self.letters.wake();
+                }
+                self.ledger.next_position().map(drop)
+            }
             Change::Message { .. } | Change::Ignored(_) | Change::Insert { .. } => Ok(()),
         };
         turn.map_err(|e| misread(&e))

@@ -7,7 +7,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::{Ending, Why};
 use crate::{
-    error::Failure, ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream,
+    dead_letters::store::Loaded, error::Failure, ledger::ConfirmedLsn, lsn::Lsn,
+    outbox::relation::Types, pg::wire::Stream,
 };
 
 /// What a stream runs over.
@@ -19,9 +20,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire for S {}
 pub struct Start {
     /// Where the slot stands.
     pub confirmed: Lsn,
-    pub table_oid: u32,
+    /// Of the configured tables, in their order.
+    pub table_oids: Vec<u32>,
     pub types: Types,
     pub epoch: i64,
+    /// What is known of dead letters.
+    pub letters: Loaded,
     /// How far positions are recorded as ours.
     pub reserved: Lsn,
     /// Of our walsender.

@@ -7,12 +7,13 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Relay, TICK, session::Draining};
 use crate::{
+    dead_letters::store::Loaded,
     error::{Exit, Failure},
-    ledger::Seq,
+    ledger::{Content, Seq},
     lsn::{Lsn, PgTime, Position},
     outbox::{
         event_ids::EventIds,
-        relation::{Role, Shape},
+        relation::Shape,
         row::{Origin, OutboxRow, Reread},
     },
     pg::{pgoutput::Tuple, table::Rows},
@@ -29,6 +30,8 @@ pub struct Backfill<'a> {
     pub reread: Reread,
     /// Where the slot begins; rows are numbered from here.
     pub at: Lsn,
+    /// How many were numbered before, of other tables.
+    pub numbered: u64,
     /// What makes these rows be published again after a stop.
     pub command: &'a str,
 }
@@ -39,9 +42,11 @@ impl Relay {
     pub async fn backfill(
         &mut self,
         mut from: Backfill<'_>,
+        letters: Loaded,
         shutdown: &Shutdown,
         mut told: impl FnMut(u64),
     ) -> Result<u64, Failure> {
+        self.use_letters(letters);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut draining = Draining::default();
@@ -53,6 +58,7 @@ impl Relay {
                 self.open(&from, read, tuple);
             }
             self.send();
+            self.tell_clerk(false);
             let settled = read - self.ledger.rows() as u64;
             if is_end && held.is_none() && self.ledger.rows() == 0 {
                 told(settled);
@@ -74,6 +80,8 @@ impl Relay {
                 () = self.deliveries.ready() => self.take_reports()?,
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
+                limit = self.limits.answered() => self.on_limit(limit),
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
                 _ = ticks.tick() => {
                     self.tend(&mut draining)?;
                     self.waiting_topics();
@@ -90,11 +98,16 @@ impl Relay {
     fn open(&mut self, from: &Backfill<'_>, number: u64, tuple: Vec<u8>) {
         let position = Position {
             commit: from.at,
-            ordinal: u32::try_from(number).unwrap_or(u32::MAX),
+            ordinal: u32::try_from(from.numbered + number).unwrap_or(u32::MAX),
         };
         let (origin, shape) = (Origin::Table(from.reread), from.shape.clone());
-        self.ledger
-            .open(origin, position, PgTime::now(), shape, tuple.into());
+        let tuple = tuple.into();
+        self.ledger.open(
+            origin,
+            position,
+            PgTime::now(),
+            Content::Tuple { shape, tuple },
+        );
     }
 
     fn stopped_at_row(&self, settled: u64, command: &str) -> Failure {
@@ -114,7 +127,7 @@ impl Relay {
 
 fn is_known(from: &Backfill<'_>, tuple: &[u8]) -> bool {
     let row = OutboxRow::new(&from.shape, Tuple::from_bytes(tuple)).ok();
-    let id = row.and_then(|row| row.role(Role::EventId));
+    let id = row.and_then(|row| row.event_id());
     id.is_some_and(|id| from.except.contains(id))
 }
 

@@ -12,9 +12,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{Format, OnPoison, Outbox, Preset, TableName},
+    config::DeadLetters,
+    kafka::topics::Limit,
     lsn::{Lsn, PgTime},
-    outbox::relation::{Mapping, Relations, Role, Shape, Table},
+    outbox::relation::{Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
 };
 
@@ -37,6 +38,10 @@ impl Event {
         let chosen = partitioner().partition(KEYS[self.key].map(str::as_bytes), PARTITIONS);
         chosen.unwrap_or(self.number as usize / 2 % PARTITIONS)
     }
+}
+
+fn parking() -> Parking {
+    Parking::new(&DeadLetters::default(), 1 << 20)
 }
 
 fn partitioner() -> Partitioner {
@@ -130,7 +135,7 @@ impl Run {
         let (main_handle, probe_queue) = (main.handle(), probe.queue.clone());
         Run {
             ledger: Ledger::new(8, 1 << 20),
-            sender: Sender::new(main, probe, partitioner()),
+            sender: Sender::new(main, probe, partitioner(), parking()),
             main: main_handle,
             probe: probe_queue,
             shape: shape(),
@@ -272,6 +277,9 @@ impl Run {
     }
 
     fn answer_topics(&mut self) {
+        while let Some(number) = self.sender.topics.take_wanted_limit() {
+            self.sender.topics.limited(number, Limit::Unknown);
+        }
         let ask: Vec<_> = self
             .sender
             .topics
@@ -340,21 +348,17 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    let outbox = Outbox {
-        table: TableName {
-            schema: "s".into(),
-            name: "t".into(),
-        },
-        preset: Preset::Walpost,
-        topic: "{aggregate_type}".into(),
-        key: "aggregate_id".into(),
-        format: Format::Raw,
-        on_poison: OnPoison::Stop,
-        order_by: "seq".into(),
-    };
-    let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
+    shape_of("stop").0
+}
+
+/// The shape of table `s.t`, whose topic is its aggregate type.
+pub(super) fn shape_of(on_poison: &str) -> (Arc<Shape>, Relations) {
+    let mapping = crate::outbox::tests::mapping(&format!(
+        "table = \"s.t\"\ntopic = \"{{aggregate_type}}\"\non_poison = \"{on_poison}\"",
+    ));
+    let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
-        name: role.column().into(),
+        name: role.name().into(),
         type_oid: 25,
     };
     let (namespace, name) = ("s".into(), "t".into());
@@ -368,10 +372,10 @@ fn shape() -> Arc<Shape> {
     let Some(Table::Ours(shape)) = relations.table(1) else {
         panic!()
     };
-    shape.clone()
+    (shape.clone(), relations)
 }
 
-fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
+pub(super) fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
     let mut bytes = (Role::ALL.len() as u16).to_be_bytes().to_vec();
     for role in Role::ALL {
         let text = match role {

@@ -97,6 +97,55 @@ fn init_twice_changes_nothing() {
 }
 
 #[test]
+fn init_and_uninstall_tell_what_they_did_as_one_object() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    scene.create_topic("order", 1, &[]);
+    scene.insert("a", 2);
+    let walpost = scene.walpost();
+    let made = walpost.command(&["init", "--json"]).expect(0, &[]).json();
+    let at = scene.confirmed().to_string();
+    let wanted = serde_json::json!({
+        "slot": scene.tag, "publication": scene.tag, "tables": ["public.outbox"], "state": "ready", "life": 1,
+        "consistent_point": at, "confirmed_lsn": at, "changed": true, "published_rows": null, "left_out_rows": 2,
+    });
+    assert_eq!(made, wanted);
+    let again = walpost.command(&["init", "--json"]).expect(0, &[]).json();
+    assert_eq!(
+        (&again["changed"], &again["state"]),
+        (&false.into(), &"ready".into())
+    );
+
+    let shown = walpost
+        .command(&["uninstall", "--json"])
+        .expect(2, &["--yes"])
+        .json();
+    assert_eq!(
+        (&shown["dropped"], &shown["rows"]),
+        (&serde_json::json!([]), &2.into())
+    );
+    assert!(scene.slot().is_some() && shown["unpublished_bytes"].is_u64());
+    let dropped = walpost
+        .command(&["uninstall", "--yes", "--json"])
+        .expect(0, &[])
+        .json();
+    assert_eq!(
+        dropped["dropped"],
+        serde_json::json!(["slot", "publication"])
+    );
+    assert_eq!(dropped["confirmed_lsn"], at);
+
+    let made = walpost
+        .command(&["init", "--include-existing", "--json"])
+        .expect(0, &[])
+        .json();
+    assert_eq!(
+        (&made["published_rows"], &made["state"]),
+        (&2.into(), &"ready".into())
+    );
+}
+
+#[test]
 fn print_sql_prints_the_publication_before_the_slot_and_runs_nothing() {
     let scene = Scene::new();
     scene.create_table("jsonb");

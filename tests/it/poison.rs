@@ -8,6 +8,7 @@ fn nothing_behind_it_arrives(rows_in_a_batch: u64) {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 200)
         .set("kafka.properties.compression.type", "none")
@@ -60,6 +61,7 @@ fn nothing_overtakes_a_too_large_record_that_is_a_producers_first() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 50)
         .set("kafka.properties.batch.num.messages", 2)
@@ -77,6 +79,7 @@ fn nothing_overtakes_a_too_large_record_that_is_the_first_of_its_partition() {
     let scene = Scene::new();
     scene.create_topic("order", 4, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 50)
         .set("kafka.properties.batch.num.messages", 2)
@@ -96,6 +99,7 @@ fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 200)
         .set("kafka.properties.compression.type", "none");
@@ -117,6 +121,7 @@ fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
 fn a_record_that_the_client_itself_refuses_stops_in_the_same_way() {
     let scene = Scene::new();
     let mut walpost = scene.ready(1);
+    walpost.set("outbox.on_poison", "stop");
     walpost.set("kafka.properties.message.max.bytes", 20_000);
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
@@ -131,6 +136,7 @@ fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
     let scene = Scene::new();
     scene.create_topic("order", 2, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 100)
         .set("kafka.properties.compression.type", "none");
@@ -161,7 +167,8 @@ fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
 fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
     for headers in ["'[1, 2]'", "'\"text\"'", "'null'"] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         scene.observe();
         let mut run = scene.started(&walpost);
         let good = scene.insert("a", 3);
@@ -187,7 +194,8 @@ fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
 fn a_topic_name_that_kafka_cannot_have_stops_it() {
     for name in ["a b/c".to_owned(), "x".repeat(300)] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         let mut run = scene.started(&walpost);
         let bad = scene.insert_row(&[("aggregate_type", &quote(Some(&name)))]);
         run.expect_end(5, &[&bad, "topic"], 30);
@@ -198,7 +206,8 @@ fn a_topic_name_that_kafka_cannot_have_stops_it() {
 #[test]
 fn a_time_too_far_ahead_for_the_broker_stops_it() {
     let scene = Scene::new();
-    let walpost = scene.ready(1);
+    let mut walpost = scene.ready(1);
+    walpost.set("outbox.on_poison", "stop");
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
     let bad = scene.insert_row(&[("occurred_at", "now() + interval '2 days'")]);

@@ -27,11 +27,6 @@ fn state(scene: &Scene) -> Option<String> {
     scene.sql.value("SELECT state FROM walpost.slot")
 }
 
-fn drop_slot(scene: &Scene) {
-    let drop = format!("SELECT pg_drop_replication_slot('{}')", scene.tag);
-    scene.sql.run(&drop);
-}
-
 /// Five rows published and confirmed, three not, then the slot is gone, then two more.
 fn with_gap() -> (Scene, Walpost, Vec<String>) {
     with_gap_in(Scene::new())
@@ -44,7 +39,7 @@ fn with_gap_in(scene: Scene) -> (Scene, Walpost, Vec<String>) {
     scene.wait_confirmed(20);
     run.stop(0);
     let mut late = scene.insert("a", 3);
-    drop_slot(&scene);
+    scene.drop_slot();
     late.extend(scene.insert("a", 2));
     walpost.run_to_end().expect(4, &["walpost recover"]);
     (scene, walpost, late)
@@ -111,7 +106,7 @@ fn a_row_of_the_table_becomes_the_bytes_that_the_stream_would_send() {
     run.stop(0);
 
     // The same rows once more, of the table: nothing is known of what was published.
-    drop_slot(&scene);
+    scene.drop_slot();
     scene.sql.run("DROP SCHEMA walpost CASCADE");
     walpost
         .command(&["init", "--include-existing"])
@@ -148,7 +143,8 @@ fn what_cannot_be_read_is_refused_before_anything_is_made() {
 
 #[test]
 fn poison_among_existing_rows_ends_with_5_and_can_be_repeated() {
-    let (scene, walpost, mut old) = with_rows(&[("a", 2)]);
+    let (scene, mut walpost, mut old) = with_rows(&[("a", 2)]);
+    walpost.set("outbox.on_poison", "stop");
     let bad = scene.insert_row(&[("aggregate_type", "'no topic'")]);
     walpost
         .command(&["init", "--include-existing"])
@@ -210,16 +206,21 @@ fn a_fine_slot_has_nothing_to_recover() {
 }
 
 #[test]
-fn recover_publishes_what_was_not_and_nothing_twice() {
+fn recover_publishes_what_was_not_and_nothing_twice_on_every_version() {
     let (scene, walpost, late) = with_gap();
     walpost.command(&["init"]).expect(4, &["walpost recover"]);
     walpost
         .command(&["recover", "--dry-run"])
         .expect(0, &["publish 5 rows", "nothing was changed"]);
     assert!(scene.slot().is_none() && scene.records().len() == 5);
-    walpost
-        .command(&["recover"])
-        .expect(0, &["published 5 rows", "deleted from the table"]);
+    walpost.command(&["recover"]).expect(
+        0,
+        &[
+            "published 5 rows",
+            "deleted from the table",
+            "there seem to be none",
+        ],
+    );
     let records = scene.records();
     assert_eq!(ids(&records[5..]), late);
     assert!(
@@ -239,7 +240,7 @@ fn rows_before_the_newest_mark_are_not_even_looked_at() {
     scene.insert("old", 3);
     let walpost = scene.ready(1);
     scene.insert("a", 2);
-    drop_slot(&scene);
+    scene.drop_slot();
     // Those from before the slot were never to be published.
     walpost
         .command(&["recover"])
@@ -357,13 +358,88 @@ fn an_accepted_gap_is_told_and_left_out() {
 }
 
 #[test]
+fn rows_that_are_gone_are_counted_and_named_and_told_as_json_on_every_version() {
+    let (scene, walpost, late) = with_gap();
+    // The table's owner may read its sequence. Two rows are gone, and one never was.
+    scene
+        .sql
+        .run("DELETE FROM public.outbox WHERE seq IN (7, 10)");
+    scene
+        .sql
+        .run(&format!("BEGIN; {}; ROLLBACK", scene.row(&[])));
+    let gone = serde_json::json!([{
+        "table": "public.outbox", "column": "seq", "from": 1, "to": 11, "without_row": 3, "ranges": [[7, 7], [10, 11]],
+    }]);
+    let output = walpost.command(&["recover", "--dry-run", "--json"]);
+    let told = output
+        .expect(0, &["at most 3", "7, 10-11", "rolled back"])
+        .json();
+    let mark = scene.sql.value(
+        "SELECT max(lsn) FROM walpost.mark WHERE lsn <= (SELECT confirmed_lsn FROM walpost.slot)",
+    );
+    assert_eq!(told["outcome"], "would_publish");
+    assert_eq!(told["since"]["lsn"].as_str(), mark.as_deref());
+    assert_eq!(
+        (
+            &told["rows"],
+            &told["rows_in_topics"],
+            &told["rows_missing"]
+        ),
+        (&8.into(), &5.into(), &3.into())
+    );
+    assert_eq!(
+        (&told["numbers"], &told["consistent_point"]),
+        (&gone, &serde_json::Value::Null)
+    );
+    assert!(scene.slot().is_none());
+
+    let told = walpost
+        .command(&["recover", "--json"])
+        .expect(0, &[])
+        .json();
+    assert_eq!(
+        (&told["outcome"], &told["rows_missing"]),
+        (&"published".into(), &3.into())
+    );
+    assert_eq!(told["numbers"], gone);
+    assert_eq!(told["consistent_point"], scene.confirmed().to_string());
+    assert_eq!(ids(&scene.records()[5..]), [&late[0], &late[2], &late[3]]);
+    let told = walpost
+        .command(&["recover", "--json"])
+        .expect(0, &[])
+        .json();
+    assert_eq!(told["outcome"], "nothing_to_recover");
+
+    // A column that is no number counts nothing, and that is said.
+    scene.drop_slot();
+    let mut by_time = walpost.twin();
+    by_time.set("outbox.order_by", "occurred_at");
+    by_time
+        .command(&["recover", "--dry-run"])
+        .expect(0, &["cannot be counted", "occurred_at", "timestamp"]);
+    let told = walpost
+        .command(&["recover", "--accept-gap", "--json"])
+        .expect(0, &[])
+        .json();
+    assert_eq!(told["outcome"], "gap_accepted");
+}
+
+#[test]
 fn an_older_schema_is_refused_until_init_migrates_it() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
-    // What the newest version added is taken away again.
+    // The schema as the version before left it, with the slot's row.
     scene
         .sql
-        .run("DROP TABLE walpost.mark; UPDATE walpost.meta SET version = version - 1");
+        .run("CREATE TABLE kept AS SELECT * FROM walpost.slot; DROP SCHEMA walpost CASCADE; CREATE SCHEMA walpost AUTHORIZATION walpost");
+    let steps = walpost::pg::setup::schema_sql(0, true);
+    for step in &steps[..steps.len() - 1] {
+        scene.sql.run(&format!("SET ROLE walpost; {step}"));
+    }
+    let columns = "slot, state, system_identifier, database, plugin, consistent_point, publication, life, epoch, reserved_lsn";
+    scene.sql.run(&format!(
+        "RESET ROLE; INSERT INTO walpost.slot ({columns}) SELECT {columns} FROM kept"
+    ));
     for command in ["run", "status", "recover"] {
         walpost.command(&[command]).expect(2, &["walpost init"]);
     }

@@ -1,14 +1,13 @@
 //! `init --include-existing`: the rows that are there, before the stream. One that ended half-way
 //! keeps its slot and publishes again, of a new snapshot: some rows twice, none missed.
 
-use super::{Beginning, Init, say, slot::held};
+use super::{Beginning, Init, slot::held};
 use crate::{
     commands::backfill::{Backfill, Publish},
     config::Config,
     lsn::Lsn,
     outbox::{event_ids::EventIds, row::Reread},
     pg::{
-        quote::table,
         record,
         slot::SlotFacts,
         table::Reader,
@@ -17,67 +16,77 @@ use crate::{
 };
 
 pub struct Existing {
-    reader: Reader,
+    readers: Vec<Reader>,
     backfill: Backfill,
 }
 
 impl Existing {
     /// What publishing takes is there, before anything is made.
     pub async fn open(init: &Init, config: &Config) -> anyhow::Result<Existing> {
-        Ok(Existing {
-            reader: Reader::open(&init.conninfo, &config.outbox[0], "walpost:init").await?,
-            backfill: Backfill::new(config, "walpost init --include-existing")?,
-        })
+        let command = "walpost init --include-existing";
+        let backfill = Backfill::new(config, &init.conninfo, command)?;
+        let readers = backfill.readers("walpost:init").await?;
+        Ok(Existing { readers, backfill })
     }
 
     /// As of the slot's beginning: what is not among these rows is in the slot.
-    pub async fn publish(&mut self, init: &Init, made: Beginning) -> anyhow::Result<()> {
+    pub async fn publish(&mut self, init: &Init, made: Beginning) -> anyhow::Result<u64> {
         let snapshot = made.snapshot.as_ref();
-        self.reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+        for reader in &self.readers {
+            reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+        }
         let at = made.at;
         drop(made);
         self.rows(init, at).await
     }
 
     /// After an attempt that ended half-way.
-    pub async fn again(&mut self, init: &Init, facts: &SlotFacts) -> anyhow::Result<()> {
+    pub async fn again(&mut self, init: &Init, facts: &SlotFacts) -> anyhow::Result<u64> {
         let name = &init.names.slot;
         let Some(record) = &facts.record else {
             return initialised(facts, &init.names)
-                .map(drop)
+                .map(|_| 0)
                 .map_err(Into::into);
         };
         if record.confirmed_lsn.is_some() {
-            return unfinished(record, name).map_err(Into::into);
+            return unfinished(record, name).map(|()| 0).map_err(Into::into);
         }
         let slot = verdict::slot(facts, &init.names, record)?;
         if slot.active {
             return Err(held(name, facts).into());
         }
         record::again(&init.client, name).await?;
-        self.reader.begin(None).await?;
+        for reader in &self.readers {
+            reader.begin(None).await?;
+        }
         let at = record.consistent_point.or(slot.confirmed_flush_lsn);
         self.rows(init, at.unwrap_or(Lsn::ZERO)).await
     }
 
-    async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<()> {
+    async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<u64> {
         self.backfill.listen()?;
-        let rows = self
-            .backfill
-            .publish(Publish {
-                reader: &self.reader,
-                since: None,
-                except: &EventIds::default(),
-                reread: Reread::Backfill,
-                at,
-                total: self.reader.count(None).await?,
-            })
-            .await?;
+        let mut rows = 0;
+        for reader in &self.readers {
+            rows += self
+                .backfill
+                .publish(Publish {
+                    reader,
+                    since: None,
+                    except: &EventIds::default(),
+                    reread: Reread::Backfill,
+                    at,
+                    numbered: rows,
+                    total: reader.count(None).await?,
+                    owner: record::owner(&init.client, &init.names.slot).await?,
+                })
+                .await?;
+        }
         record::finished(&init.client, &init.names.slot).await?;
-        say(&format!(
+        init.out.say(&format!(
             "published {rows} rows that {} held; slot {} is ready",
-            table(&init.names.table),
+            init.names.listed(),
             init.names.slot
-        ))
+        ))?;
+        Ok(rows)
     }
 }

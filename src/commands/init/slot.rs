@@ -2,7 +2,7 @@
 
 use tokio::time::{Instant, sleep};
 
-use super::{Init, POLL_EVERY, say};
+use super::{Init, POLL_EVERY};
 use crate::{
     error::{Exit, Stop},
     lsn::Lsn,
@@ -50,7 +50,7 @@ impl Init {
     /// from such a slot.
     pub async fn drop_half_made(&self, slot: &Slot, database: &str) -> anyhow::Result<()> {
         self.drop_old(slot, database).await?;
-        say(&format!(
+        self.out.say(&format!(
             "dropped slot {}, which was half-made",
             self.names.slot
         ))
@@ -127,7 +127,8 @@ impl Init {
             return Err(held(name, &facts).into());
         }
         make_failover(&self.conninfo, name).await?;
-        say(&format!("slot {name} is a failover slot from now on"))?;
+        self.out
+            .say(&format!("slot {name} is a failover slot from now on"))?;
         Ok(true)
     }
 

@@ -14,6 +14,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Config, config::Host};
 
+mod copies;
+
 use super::{
     free_port,
     process::{Process, as_server_user, new_folder, server_user},
@@ -141,33 +143,8 @@ impl Cluster {
 
     /// `prepare` may change the data folder before the server starts.
     pub fn prepared(settings: &str, prepare: impl FnOnce(&Path)) -> Cluster {
-        let (folder, port) = (new_folder("postgres"), free_port());
-        if let Some((uid, gid)) = server_user() {
-            std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
-                .expect("give the folder to the server's user");
-        }
-        let (data, log) = (folder.join("data"), folder.join("log"));
-        // `postgres` as superuser by trust: the tests come by TCP, the publisher has to log in.
-        run(as_server_user(&bin("initdb"))
-            .args([
-                "-U",
-                "postgres",
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "--no-sync",
-                "-D",
-            ])
-            .arg(&data));
-        let mut text =
-            fs::read_to_string(data.join("postgresql.conf")).expect("read postgresql.conf");
-        write!(text, "\n{SETTINGS}port = {port}\n{settings}\n").expect("format");
-        fs::write(data.join("postgresql.conf"), text).expect("write postgresql.conf");
-        let access = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n\
-                      host replication all 127.0.0.1/32 scram-sha-256\n";
-        fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
+        let port = free_port();
+        let (data, log) = initialised(&format!("port = {port}\n{settings}\n"));
         prepare(&data);
 
         let server = Arc::new(server_at(port));
@@ -181,44 +158,6 @@ impl Cluster {
         cluster.server.admin().run(&format!(
             "CREATE ROLE walpost LOGIN REPLICATION PASSWORD '{PASSWORD}'"
         ));
-        cluster
-    }
-
-    /// A standby in recovery, of this cluster as it is now; this one is stopped and started for it.
-    pub fn standby(&mut self) -> Cluster {
-        self.stop();
-        let (folder, port) = (new_folder("standby"), free_port());
-        if let Some((uid, gid)) = server_user() {
-            std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
-                .expect("give the folder to the server's user");
-        }
-        let (data, log) = (folder.join("data"), folder.join("log"));
-        run(as_server_user(Path::new("cp"))
-            .arg("-a")
-            .arg(&self.data)
-            .arg(&data));
-        // As pg_basebackup does: slots belong to one server.
-        run(as_server_user(Path::new("sh"))
-            .args([
-                "-c",
-                r#"rm -rf "$1"/pg_replslot/*; touch "$1"/standby.signal"#,
-                "sh",
-            ])
-            .arg(&data));
-        let (host, primary) = self.server.address();
-        let conf = data.join("postgresql.conf");
-        let mut text = fs::read_to_string(&conf).expect("read postgresql.conf");
-        write!(text, "\nport = {port}\nhot_standby_feedback = on\nprimary_conninfo = 'host={host} port={primary} user=walpost password={PASSWORD} application_name=real_standby'\n")
-            .expect("format");
-        fs::write(&conf, text).expect("write postgresql.conf");
-        self.restart();
-        let cluster = Cluster {
-            server: Arc::new(server_at(port)),
-            process: postmaster(&data, &log),
-            data,
-            log,
-        };
-        cluster.wait();
         cluster
     }
 
@@ -311,6 +250,47 @@ impl Drop for Cluster {
         self.process.signal(Signal::QUIT);
         self.process.wait(Duration::from_secs(20));
     }
+}
+
+/// A folder of the server's user; where data and log go in it.
+fn place(name: &str) -> (PathBuf, PathBuf) {
+    let folder = new_folder(name);
+    if let Some((uid, gid)) = server_user() {
+        std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
+            .expect("give the folder to the server's user");
+    }
+    (folder.join("data"), folder.join("log"))
+}
+
+/// A new cluster that has never run.
+fn initialised(settings: &str) -> (PathBuf, PathBuf) {
+    let (data, log) = place("postgres");
+    // `postgres` as superuser by trust: the tests come by TCP, the publisher has to log in.
+    let arguments = [
+        "-U",
+        "postgres",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--locale=C",
+        "--no-sync",
+        "-D",
+    ];
+    run(as_server_user(&bin("initdb")).args(arguments).arg(&data));
+    configure(&data, &format!("{SETTINGS}{settings}"));
+    let access = "local all postgres trust\nhost all postgres 127.0.0.1/32 trust\n\
+                  host all all 127.0.0.1/32 scram-sha-256\nhost replication all 127.0.0.1/32 scram-sha-256\n";
+    fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
+    (data, log)
+}
+
+/// Puts lines at the end of postgresql.conf, where they win.
+fn configure(data: &Path, lines: &str) {
+    let conf = data.join("postgresql.conf");
+    let mut text = fs::read_to_string(&conf).expect("read postgresql.conf");
+    write!(text, "\n{lines}\n").expect("format");
+    fs::write(&conf, text).expect("write postgresql.conf");
 }
 
 fn signal(processes: &[Pid], kind: Signal) {

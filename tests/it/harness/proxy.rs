@@ -11,7 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod trap;
+
 use socket2::SockRef;
+use trap::{Then, Trap};
+
+pub use trap::Side;
 
 /// Forwards its port to the target, in whole or with a fault.
 pub struct Proxy {
@@ -32,11 +37,14 @@ struct Shared {
     /// The port is closed: connections are refused.
     refusing: AtomicBool,
     pairs: Mutex<Vec<Arc<Pair>>>,
+    trap: Trap,
 }
 
 /// A client's connection and ours to the target.
 struct Pair {
     fate: AtomicU8,
+    /// The trap looks at the server's answer.
+    awaited: AtomicBool,
 }
 
 const ALIVE: u8 = 0;
@@ -64,6 +72,7 @@ impl Proxy {
             closed: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
             pairs: Mutex::default(),
+            trap: Trap::default(),
         });
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen as proxy");
         let for_thread = shared.clone();
@@ -111,9 +120,24 @@ impl Proxy {
         self.end_all(RESET);
     }
 
+    /// From the place on where a client sends these words, nothing passes on any connection; new
+    /// ones are welcome.
+    pub fn trap(&self, words: &str, side: Side) {
+        self.shared.trap.set(words, side);
+    }
+
+    pub fn is_sprung(&self) -> bool {
+        self.shared.trap.is_sprung()
+    }
+
+    /// Every statement that clients of PostgreSQL sent since the first trap.
+    pub fn statements(&self) -> Vec<String> {
+        self.shared.trap.seen()
+    }
+
     /// Swallowed connections are reset: both sides hear of it now, if they have not given up.
     pub fn reset_swallowed(&self) {
-        self.change_all(SWALLOWED, RESET);
+        self.shared.change_all(SWALLOWED, RESET);
     }
 
     /// The port closes, and all connections are reset.
@@ -124,17 +148,13 @@ impl Proxy {
 
     fn end_all(&self, fate: u8) {
         // One that ends already keeps its end.
-        self.change_all(ALIVE, fate);
+        self.shared.change_all(ALIVE, fate);
     }
+}
 
+impl Shared {
     fn change_all(&self, from: u8, to: u8) {
-        for pair in self
-            .shared
-            .pairs
-            .lock()
-            .expect("no panic under this lock")
-            .iter()
-        {
+        for pair in self.pairs.lock().expect("no panic under this lock").iter() {
             let _ = pair.fate.compare_exchange(from, to, Relaxed, Relaxed);
         }
     }
@@ -187,6 +207,7 @@ impl Shared {
         };
         let pair = Arc::new(Pair {
             fate: AtomicU8::new(fate),
+            awaited: AtomicBool::new(false),
         });
         self.pairs
             .lock()
@@ -221,9 +242,9 @@ impl Shared {
         let up = {
             let (shared, pair, client, server) =
                 (self.clone(), pair.clone(), client.clone(), server.clone());
-            thread::spawn(move || shared.pump(&pair, &client, &server))
+            thread::spawn(move || shared.pump(&pair, &client, &server, Way::Up))
         };
-        self.pump(pair, &server, &client);
+        self.pump(pair, &server, &client, Way::Down);
         let _ = up.join();
         if pair.fate.load(Relaxed) == RESET {
             for stream in [&client, &server] {
@@ -232,7 +253,7 @@ impl Shared {
         }
     }
 
-    fn pump(&self, pair: &Pair, from: &TcpStream, to: &TcpStream) {
+    fn pump(&self, pair: &Pair, from: &TcpStream, to: &TcpStream, way: Way) {
         let mut buffer = vec![0; 65_536];
         let mut free_at = Instant::now();
         loop {
@@ -263,6 +284,9 @@ impl Shared {
                 Err(_) => 0,
             };
             self.be_late(pair);
+            if count > 0 {
+                self.spring(pair, way, &buffer[..count]);
+            }
             // What came after the fault does not pass any more.
             if pair.fate.load(Relaxed) != ALIVE {
                 continue;
@@ -280,7 +304,28 @@ impl Shared {
     }
 }
 
+/// From client to server, or back.
+#[derive(Clone, Copy)]
+enum Way {
+    Up,
+    Down,
+}
+
 impl Shared {
+    /// Looks at a piece for the trap's sake.
+    fn spring(&self, pair: &Pair, way: Way, piece: &[u8]) {
+        let then = match way {
+            Way::Up => self.trap.sent(piece),
+            Way::Down if pair.awaited.load(Relaxed) => self.trap.answered(piece),
+            Way::Down => return,
+        };
+        match then {
+            Then::Forward => {}
+            Then::Await => pair.awaited.store(true, Relaxed),
+            Then::Stop => self.change_all(ALIVE, SWALLOWED),
+        }
+    }
+
     /// Waits for as long as everything is late; the end of the delay ends it at once.
     fn be_late(&self, pair: &Pair) {
         let began = Instant::now();

@@ -96,6 +96,15 @@ impl Run {
         });
     }
 
+    /// The transaction that it says cannot be decoded.
+    #[track_caller]
+    pub fn named_transaction(&self) -> String {
+        let log = self.log();
+        let rest = log.split("walpost skip --transaction ").nth(1);
+        let position = rest.and_then(|rest| rest.split_whitespace().next());
+        position.expect("a position").to_owned()
+    }
+
     pub fn alive(&mut self) -> bool {
         self.process.ended().is_none()
     }

@@ -117,6 +117,15 @@ impl Scene {
         ));
     }
 
+    /// As soon as the server has let go of it.
+    #[track_caller]
+    pub fn drop_slot(&self) {
+        let drop = format!("SELECT pg_drop_replication_slot('{}')", self.tag);
+        until("the slot can be dropped", 10, || {
+            self.sql.try_rows(&drop).ok()
+        });
+    }
+
     /// A setting for the publisher's sessions in this database, its replication connection included.
     pub fn publisher_setting(&self, name: &str, value: &str) {
         let role = self.server.publisher_name();

@@ -19,6 +19,18 @@ impl Scene {
         self.sql.value(&self.row(columns)).expect("an event id")
     }
 
+    /// A column `bad` of a type whose output function fails for every value: the server cannot
+    /// encode a row that has one.
+    pub fn undecodable_type(&self) {
+        self.sql.run(
+            "CREATE TYPE bad;
+             CREATE FUNCTION bad_in(cstring) RETURNS bad LANGUAGE internal IMMUTABLE STRICT AS 'int4in';
+             CREATE FUNCTION bad_out(bad) RETURNS cstring LANGUAGE internal IMMUTABLE STRICT AS 'enum_out';
+             CREATE TYPE bad (INPUT = bad_in, OUTPUT = bad_out, INTERNALLENGTH = 4, PASSEDBYVALUE, ALIGNMENT = int4);
+             ALTER TABLE public.outbox ADD COLUMN bad bad",
+        );
+    }
+
     /// The statement of `insert_row`.
     pub fn row(&self, columns: &[(&str, &str)]) -> String {
         let given = |name: &str| {
