@@ -111,13 +111,6 @@ impl Evidence {
         })
     }
 
-    /// A record from this position or behind it.
-    pub fn behind(&self, position: Position) -> Option<String> {
-        let is_behind = |record: &Arrived| record.position >= Some(position);
-        let found = self.arrived.iter().find(|(record, _)| is_behind(record));
-        found.map(|(record, _)| record.to_string())
-    }
-
     /// Every way in which the promise can be broken.
     pub fn judge(
         &self,

@@ -102,9 +102,9 @@ impl<'a> Keeper<'a> {
                 self.look();
             }
             match dice.between(0, 20) {
-                0..3 if self.kinds.slot_loss => self.lose_slot(&mut dice),
-                3..5 if self.kinds.publication => self.change_publication(&mut dice),
-                5..7 if self.kinds.schema => self.change_table(&mut dice),
+                0..2 if self.kinds.slot_loss => self.lose_slot(&mut dice),
+                2..4 if self.kinds.publication => self.change_publication(&mut dice),
+                4..6 if self.kinds.schema => self.change_table(&mut dice),
                 _ => {
                     let n = dice.between(0, self.publishers.len() as u64) as usize;
                     self.harm(n, &mut dice);
