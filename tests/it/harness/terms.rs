@@ -44,7 +44,7 @@ pub struct Judged {
     pub late: usize,
     /// The most that one process left behind when it was superseded.
     pub most: usize,
-    /// Its log, and the last of these records.
+    /// Its log, and the first and the last of these records.
     pub whose: String,
 }
 
@@ -86,7 +86,7 @@ impl Terms {
     /// The shared verdict. `arrived` with the broker's time, in ms since 1970.
     pub fn judge(&self, committed: &[Committed], arrived: &[(Arrived, i64)]) -> Judged {
         let mut timely = vec![Vec::new(); self.lives.len() + 1];
-        let mut left = HashMap::<_, (usize, &Arrived)>::new();
+        let mut left = HashMap::<_, Vec<(&Arrived, i64)>>::new();
         let mut late = 0;
         for (record, at) in arrived {
             match self.lateness(record, *at) {
@@ -94,8 +94,7 @@ impl Terms {
                 Some(superseded) => {
                     late += 1;
                     if let Some(term) = superseded {
-                        let (count, last) = left.entry(term).or_insert((0, record));
-                        (*count, *last) = (*count + 1, record);
+                        left.entry(term).or_default().push((record, *at));
                     }
                 }
             }
@@ -119,14 +118,26 @@ impl Terms {
                 .examples
                 .extend(examples.filter(|e| counts(&e.fault)));
         }
-        let most = left.into_iter().max_by_key(|(_, (count, _))| *count);
+        let most = left.into_iter().max_by_key(|(_, records)| records.len());
+        let tell = |((process, _), mut records): (_, Vec<(&Arrived, i64)>)| {
+            records.sort_by_key(|(_, at)| *at);
+            let [first, last] = [records.first(), records.last()].map(|found| {
+                let (record, at) = found.expect("one at least");
+                let at = jiff::Timestamp::from_millisecond(*at).expect("a time");
+                format!("{record} at {at}")
+            });
+            let log: &PathBuf = &self.logs[process];
+            (
+                records.len(),
+                format!("{}: from {first} to {last}", log.display()),
+            )
+        };
+        let (most, whose) = most.map(tell).unwrap_or_default();
         Judged {
             verdict,
             late,
-            most: most.map_or(0, |(_, (count, _))| count),
-            whose: most.map_or_else(String::new, |((process, _), (_, last))| {
-                format!("{}: {last}", self.logs[process].display())
-            }),
+            most,
+            whose,
         }
     }
 
