@@ -6,6 +6,7 @@
 mod evidence;
 mod faults;
 mod finale;
+mod harm;
 mod history;
 mod keeper;
 mod kinds;

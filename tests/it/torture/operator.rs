@@ -9,7 +9,7 @@ use super::keeper::{Keeper, SEES_WITHIN, tail};
 use crate::harness::Dice;
 
 /// One attempt of a command takes no longer, in seconds.
-const COMMAND_ENDS_WITHIN: u64 = 180;
+const COMMAND_ENDS_WITHIN: u64 = 600;
 
 /// So often a command may fail, and an attempt of it may take so many seconds, before the faults
 /// pause for it.
