@@ -21,7 +21,10 @@ use crate::{
             self, Body, Candidate, Choice, HeldKey, Loaded, Looked, Take, Taken, Wanted, Write,
         },
     },
-    kafka::topics::{Answer, Limit},
+    kafka::{
+        context::{Outcome, Settled, Source},
+        topics::{Answer, Limit},
+    },
     lsn::{Lsn, PgTime, Position},
     outbox::relation::{Relations, Shape},
     state::LetterCounts,
@@ -727,7 +730,7 @@ fn rows() -> impl Strategy<Value = Vec<(usize, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_repetition_is_a_suffix_and_nothing_is_lost(rows in rows(), steps in prop::collection::vec(step(), 50..400)) {
