@@ -253,7 +253,8 @@ impl Run {
         true
     }
 
-    fn pump(&mut self) {
+    /// Whether a topic was asked for.
+    fn pump(&mut self) -> bool {
         self.sender
             .pump(&mut self.ledger, jiff::Timestamp::UNIX_EPOCH);
         while let Some(number) = self.sender.topics.take_wanted_limit() {
@@ -265,13 +266,14 @@ impl Run {
             .to_ask()
             .map(|(number, _)| number)
             .collect();
-        for number in asked {
+        for number in asked.iter().copied() {
             let answer = Answer {
                 state: TopicState::Open,
                 partitions: 1,
             };
             self.sender.answered(&mut self.ledger, number, answer);
         }
+        !asked.is_empty()
     }
 
     fn settle(&mut self, source: Source, seq: Seq, outcome: Outcome) {
@@ -623,13 +625,13 @@ impl Run {
     fn finish(&mut self) {
         for _ in 0..20_000 {
             let mut moved = self.read();
-            self.pump();
+            moved |= self.pump();
             moved |= self.main_batch(2);
             moved |= self.probe_report();
             moved |= self.renew();
             moved |= self.ask();
             moved |= self.answer();
-            self.pump();
+            moved |= self.pump();
             self.confirm();
             let pending: Vec<usize> = {
                 let world = self.world.borrow();
