@@ -16,14 +16,7 @@ fn usage() {
             "--log-level",
         ],
     );
-    for later in [
-        "dead-letters",
-        "replay",
-        "preview",
-        "cleanup",
-        "audit",
-        "consume",
-    ] {
+    for later in ["dead-letters", "replay", "cleanup", "audit", "consume"] {
         assert!(
             !help.out.contains(later),
             "{later} is in --help and does not exist"
