@@ -801,4 +801,6 @@ fn map<'a>(mapper: &'a mut Mapper, row: &'a Row) -> Result<Record<'a>, Unmappabl
 }
 
 #[cfg(test)]
+mod held_tests;
+#[cfg(test)]
 mod tests;

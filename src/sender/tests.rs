@@ -348,9 +348,14 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    let mapping = crate::outbox::tests::mapping(
-        "table = \"s.t\"\ntopic = \"{aggregate_type}\"\non_poison = \"stop\"",
-    );
+    shape_of("stop").0
+}
+
+/// The shape of table `s.t`, whose topic is its aggregate type.
+pub(super) fn shape_of(on_poison: &str) -> (Arc<Shape>, Relations) {
+    let mapping = crate::outbox::tests::mapping(&format!(
+        "table = \"s.t\"\ntopic = \"{{aggregate_type}}\"\non_poison = \"{on_poison}\"",
+    ));
     let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
         name: role.name().into(),
@@ -367,10 +372,10 @@ fn shape() -> Arc<Shape> {
     let Some(Table::Ours(shape)) = relations.table(1) else {
         panic!()
     };
-    shape.clone()
+    (shape.clone(), relations)
 }
 
-fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
+pub(super) fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
     let mut bytes = (Role::ALL.len() as u16).to_be_bytes().to_vec();
     for role in Role::ALL {
         let text = match role {

@@ -167,7 +167,8 @@ fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
 fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
     for headers in ["'[1, 2]'", "'\"text\"'", "'null'"] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         scene.observe();
         let mut run = scene.started(&walpost);
         let good = scene.insert("a", 3);
@@ -193,7 +194,8 @@ fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
 fn a_topic_name_that_kafka_cannot_have_stops_it() {
     for name in ["a b/c".to_owned(), "x".repeat(300)] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         let mut run = scene.started(&walpost);
         let bad = scene.insert_row(&[("aggregate_type", &quote(Some(&name)))]);
         run.expect_end(5, &[&bad, "topic"], 30);
@@ -204,7 +206,8 @@ fn a_topic_name_that_kafka_cannot_have_stops_it() {
 #[test]
 fn a_time_too_far_ahead_for_the_broker_stops_it() {
     let scene = Scene::new();
-    let walpost = scene.ready(1);
+    let mut walpost = scene.ready(1);
+    walpost.set("outbox.on_poison", "stop");
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
     let bad = scene.insert_row(&[("occurred_at", "now() + interval '2 days'")]);

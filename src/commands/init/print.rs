@@ -75,6 +75,12 @@ pub fn script(
             schema_sql(0, true).join("\n\n")
         ),
     ));
+    parts.push((
+        Who::Walpost,
+        include_str!("../../../sql/operators.sql")
+            .trim_end()
+            .to_owned(),
+    ));
     // On older servers the parameter does not exist.
     let failover = match names.failover {
         true => ", failover => true",

@@ -179,12 +179,40 @@ impl Walpost {
 
     /// (status, body) of a GET; `None` when nobody listens.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        self.request("GET", path, &[], "")
+    }
+
+    /// (status, body) of a POST with these headers.
+    #[track_caller]
+    pub fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
+        self.request("POST", path, headers, body)
+            .expect("an answer to a POST")
+    }
+
+    /// The address as `Host`, unless the headers name one.
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Option<(u16, String)> {
         let address = self.address();
         let mut stream = TcpStream::connect(&address).ok()?;
         stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
+            .set_read_timeout(Some(Duration::from_secs(15)))
             .expect("a timeout");
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+        let mut head = format!("{method} {path} HTTP/1.0\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head += &format!("Host: {address}\r\n");
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() {
+            head += &format!("Content-Length: {}\r\n", body.len());
+        }
+        write!(stream, "{head}\r\n{body}").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
