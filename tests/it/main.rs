@@ -23,6 +23,7 @@ mod messages;
 mod moved;
 mod nodes;
 mod poison;
+mod preview;
 mod random_rows;
 mod recover;
 mod relay;
