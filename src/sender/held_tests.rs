@@ -68,6 +68,8 @@ struct World {
     healed: HashSet<usize>,
     letters: BTreeMap<usize, Stored>,
     arrived: Vec<usize>,
+    /// How much had arrived when an operator gave a row up.
+    ignored: HashMap<usize, usize>,
     confirmed: Option<usize>,
     sent: HashMap<Seq, usize>,
     written: u64,
@@ -567,6 +569,8 @@ impl Run {
         let status = world.letters[&row].status;
         if ignores {
             world.letters.get_mut(&row).unwrap().status = Status::Ignored;
+            let arrived = world.arrived.len();
+            world.ignored.insert(row, arrived);
         } else if status == Status::Pending {
             if heals {
                 world.healed.insert(row);
@@ -669,6 +673,11 @@ fn judge(world: &World) -> Result<(), String> {
         let letter = world.letters.get(row);
         letter.is_some_and(|letter| letter.status == Status::Ignored)
     };
+    for (row, arrived) in &world.ignored {
+        if world.arrived[*arrived..].contains(row) {
+            return Err(format!("row {row} was given up, and arrived"));
+        }
+    }
     for (key, name) in KEYS.iter().enumerate() {
         let rows = (0..world.rows.len()).filter(|row| world.rows[*row].0 == key);
         let wanted: Vec<usize> = rows.filter(|row| !is_ignored(row)).collect();

@@ -136,7 +136,7 @@ impl<P: Enqueue> Sender<P> {
             (Source::Main, Class::Event, _) => {
                 if is_size(code) {
                     if let Some(number) = topic {
-                        self.topics.want_limit(number);
+                        self.topics.want_limit(number, self.now);
                     }
                     self.oversized = self.oversized.max(Some(seq));
                     self.oversized_rows += 1;
