@@ -40,7 +40,7 @@ use self::{
     suspicion::Suspicions,
 };
 pub use self::{
-    parking::{Parking, Task},
+    parking::{Parking, Parts, Task},
     poison::Poison,
 };
 
@@ -522,6 +522,10 @@ impl<P: Enqueue> Sender<P> {
             // Alone in its batch and refused: guilty.
             (Source::Probe, Class::Event, _) => {
                 self.suspect_like(ledger, seq, code);
+                if is_size(code) {
+                    // It may be why its batch was refused.
+                    self.oversized = None;
+                }
                 ledger.set_state(seq, RowState::Suspect);
                 let partition = Some(partition).filter(|partition| *partition >= 0);
                 let text = self.refused_text(topic, code);
@@ -623,7 +627,9 @@ impl<P: Enqueue> Sender<P> {
     /// Batches were refused for their size, all their records were tried alone, and none was too
     /// large: told once.
     pub fn batches_are_too_large(&mut self) -> bool {
-        let tried = self.oversized.is_some_and(|last| last < self.cursor);
+        // After a failure the cursor is where it was until the next producer comes.
+        let walks = matches!(self.main, Main::Ready(_));
+        let tried = walks && self.oversized.is_some_and(|last| last < self.cursor);
         if tried && self.poison.is_none() {
             self.oversized = None;
         }
