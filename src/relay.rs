@@ -40,7 +40,7 @@ use self::{
 pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
 use crate::{
     config::Config,
-    dead_letters::clerk::Clerk,
+    dead_letters::{clerk::Clerk, copies::Copies},
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
@@ -85,6 +85,8 @@ pub struct Relay {
     inquirer: Inquirer,
     limits: Limits,
     letters: Letters,
+    /// Of dead letters, where a topic for them is configured.
+    copies: Option<Copies>,
     counters: Vec<TopicCounter>,
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
@@ -127,6 +129,11 @@ impl Relay {
             Partitioner::named(partitioner),
             Parking::new(&config.dead_letters, config.delivery.in_flight_bytes),
         );
+        let topic = &config.dead_letters.topic;
+        let copies = (!topic.is_empty()).then(|| {
+            let settings = Box::new(factory.copy_settings());
+            Copies::to(topic, settings, metrics.clone())
+        });
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
@@ -136,6 +143,7 @@ impl Relay {
             inquirer: Inquirer::new(),
             limits: Limits::new(),
             letters: Letters::new(clerk),
+            copies,
             counters: Vec::new(),
             reports: Vec::new(),
             latest_settled: None,

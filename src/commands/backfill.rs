@@ -260,6 +260,7 @@ impl Backfill {
             .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
+        self.relay.finish_copies().await;
         Ok(published?)
     }
 }

@@ -10,6 +10,7 @@ mod brokers;
 mod cli;
 mod connection;
 mod credentials;
+mod dead_letters;
 mod dead_letters_verbs;
 mod faults;
 mod formats;
