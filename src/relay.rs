@@ -11,7 +11,9 @@ mod frames;
 mod inquirer;
 mod letters;
 mod limits;
+mod pace;
 mod rate;
+mod replay;
 mod reports;
 mod session;
 mod table;
@@ -37,7 +39,13 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
-pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
+pub use self::{
+    pace::Pace,
+    replay::{Replay, Sieve, Tally},
+    session::Start,
+    table::Backfill,
+    undecodable::Undecodable,
+};
 use crate::{
     config::Config,
     dead_letters::{clerk::Clerk, copies::Copies},

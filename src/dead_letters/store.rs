@@ -327,6 +327,20 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
     Ok(loaded)
 }
 
+/// Events of the table that were not published, and are a matter of their letters.
+pub async fn events_with_letters(
+    client: &Client,
+    slot: &str,
+    outbox: &str,
+) -> Result<Vec<String>, Refused> {
+    let text = format!(
+        "SELECT DISTINCT event_id FROM walpost.dead_letter WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL
+           AND ({OPEN} OR status = 'ignored') AND error_class IS DISTINCT FROM 'resend'"
+    );
+    let rows = client.query(&text, &[&slot, &outbox]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 async fn counts(client: &Client, slot: &str) -> Result<LetterCounts, tokio_postgres::Error> {
     let text = "SELECT status, count(*) FROM walpost.dead_letter WHERE slot = $1 GROUP BY status";
     let mut counts = LetterCounts::default();

@@ -27,6 +27,7 @@ mod poison;
 mod random_rows;
 mod recover;
 mod relay;
+mod replay;
 mod restart;
 mod rights;
 mod schema;
