@@ -25,7 +25,7 @@ use crate::{
         schema, setup,
         slot::{Names, SlotFacts},
         sql,
-        verdict::{initialised, verdict},
+        verdict::{unmoved, verdict},
     },
     status::{PublisherPart, RoleName, StatusObject, object},
 };
@@ -46,9 +46,10 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
     loop {
         let (facts, object) = look(&client, &names, &conninfo.user, &config.http.listen).await?;
         print(&facts, &object, options).context("write to stdout")?;
-        if !options.watch {
-            judge(&facts, &names)?;
-            return Ok(Exit::Done);
+        match judge(&facts, &names) {
+            Ok(()) if options.watch => {}
+            Err(stop) if options.watch => tracing::warn!("{stop}"),
+            judged => return Ok(judged.map(|()| Exit::Done)?),
         }
         sleep(WATCH_EVERY).await;
     }
@@ -81,7 +82,7 @@ pub(super) async fn publisher(
     PublisherPart::from_answer(answer.ok()?, names, facts)
 }
 
-/// Exit code 4 when there is nothing to publish from; what else is wrong is a warning.
+/// Ends as `run` would: with 4 when the operator must act on slot or publication.
 fn judge(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     if facts.server.in_recovery {
         tracing::warn!(
@@ -89,20 +90,15 @@ fn judge(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         );
         return Ok(());
     }
-    let stopped = match verdict(facts, names) {
-        Ok(warnings) => {
-            warnings
-                .iter()
-                .for_each(|warning| tracing::warn!("{warning}"));
-            return Ok(());
-        }
-        Err(stop) => stop,
-    };
-    if facts.slot.is_none() || initialised(facts, names).is_err() {
-        return Err(stopped);
+    let warnings = verdict(facts, names)?;
+    warnings
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
+    // A publisher looks at this when it takes over, and moves the slot afterwards.
+    match facts.holder {
+        None => unmoved(facts, names),
+        Some(_) => Ok(()),
     }
-    tracing::warn!("{stopped}");
-    Ok(())
 }
 
 /// `GET /api/status` of the process that listens at `http.listen`.

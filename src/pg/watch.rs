@@ -216,7 +216,7 @@ impl Task {
                         self.client = None;
                         match self.connect().await {
                             Ok(()) => continue,
-                            Err(answer) => (None, answer),
+                            Err(answer) => (None, self.heard(answer)),
                         }
                     }
                     _ => continue,
@@ -228,8 +228,16 @@ impl Task {
         }
     }
 
+    /// What was seen before is not told on when the server says nothing any more.
+    fn heard(&self, answer: Answer) -> Answer {
+        if matches!(answer, Answer::Lost(_) | Answer::ServerStopping) {
+            self.state.lock().slot = None;
+        }
+        answer
+    }
+
     async fn answer(&mut self, question: Question) -> Answer {
-        match timeout(STATEMENT_TIMEOUT, self.ask_server(question)).await {
+        let answer = match timeout(STATEMENT_TIMEOUT, self.ask_server(question)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 self.client = None;
@@ -243,7 +251,8 @@ impl Task {
                     STATEMENT_TIMEOUT.as_secs()
                 ))
             }
-        }
+        };
+        self.heard(answer)
     }
 
     async fn ask_server(&mut self, question: Question) -> Result<Answer, Answer> {
