@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use tokio_postgres::{Client, types::Type};
 
-use super::{init::COUNT_TO, say::Out};
+use super::say::Out;
 use crate::{
     cli,
     config::{Config, Env},
@@ -16,7 +16,7 @@ use crate::{
         conninfo::ConnInfo,
         quote::{ident, table},
         record, schema,
-        setup::{self, explain},
+        setup::{self, COUNT_TO, explain},
         slot::{Names, SlotFacts},
         sql,
         verdict::ours,
@@ -209,7 +209,7 @@ impl Uninstall {
             self.say(&format!("there is no publication {publication}"))?;
         }
         let rows = match &facts.table {
-            Some(_) => setup::count_rows(&self.client, outbox, COUNT_TO).await?,
+            Some(_) => setup::count_rows(&self.client, outbox).await?,
             None => None,
         };
         if let Some(rows) = rows {

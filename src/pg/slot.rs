@@ -8,6 +8,7 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
+use super::verdict::MISSED_AFTER;
 pub use super::verdict::verdict;
 use crate::{
     config::{Config, TableName},
@@ -182,6 +183,13 @@ pub struct Record {
     pub reserved_lsn: Option<Lsn>,
     /// Of the server when a publisher last took the slot over.
     pub timeline: Option<u32>,
+}
+
+impl Record {
+    /// Behind this position the stream showed that the publication was missing.
+    pub fn missed_after(&self) -> Option<&str> {
+        self.publication.as_ref()?.get(MISSED_AFTER)?.as_str()
+    }
 }
 
 impl SlotFacts {

@@ -165,6 +165,10 @@ pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Public
     })
 }
 
+/// The key that a record has in the place of the fingerprint, once the stream showed that the
+/// publication was missing.
+pub const MISSED_AFTER: &str = "missed_after";
+
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
 fn unchanged(
@@ -173,6 +177,15 @@ fn unchanged(
     slot: &Slot,
     names: &Names,
 ) -> Result<(), Stop> {
+    if let Some(after) = record.missed_after() {
+        return Err(stop!(
+            Exit::Slot,
+            "publication {} was missing somewhere in the stream behind {after}: rows that were written then are not streamed, and this \
+             slot cannot pass that place without losing them. {}",
+            names.publication,
+            recover()
+        ));
+    }
     match &record.publication {
         Some(was) if *was != publication.fingerprint => Err(stop!(
             Exit::Slot,
