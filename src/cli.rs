@@ -1,5 +1,7 @@
 //! The command line: commands and flags, nothing of what they do.
 
+pub mod dead_letters;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
@@ -77,6 +79,8 @@ pub enum Command {
     Status(Status),
     /// Wait until nothing is unconfirmed; pause the application's writes first
     Drain(Drain),
+    /// Events that could not be published: list, show, replay, ignore or resend them
+    DeadLetters(Box<dead_letters::DeadLetters>),
     /// Pass exactly one transaction that the server cannot decode, and record it
     Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published

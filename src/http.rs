@@ -1,14 +1,21 @@
-//! GET /live, /ready, /metrics, /api/status. Nothing here changes anything.
+//! GET /live, /ready, /metrics, /api/status, which change nothing; and operators' work on dead
+//! letters.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+mod desk;
+mod guard;
+mod letters;
+
+use std::{io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::State as Handed,
     http::{StatusCode, header},
     response::IntoResponse,
-    routing::get,
+    routing::{get, post},
 };
+pub use desk::Desk;
+pub use guard::Guard;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -17,16 +24,20 @@ use hyper_util::{
 };
 use serde_json::json;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
+use self::guard::Ends;
 use crate::{
     error::{Exit, Stop},
     metrics::{CONTENT_TYPE, Metrics},
-    pg::slot::{Names, SlotFacts},
+    pg::{
+        letters::Counted,
+        slot::{Names, SlotFacts},
+    },
     state::State,
     status::{PublisherPart, StatusObject, object},
     stop,
@@ -55,6 +66,8 @@ pub struct Shared {
     pub names: Arc<Names>,
     pub refresh: Refresh,
     pub not_ready_after: Duration,
+    pub desk: Arc<Desk>,
+    pub guard: Arc<Guard>,
 }
 
 /// Takes the address of `http.listen`; `None` when it is empty, which switches HTTP off.
@@ -82,10 +95,10 @@ pub async fn serve(listener: TcpListener, shared: Shared, shutdown: Cancellation
             let permit = connections.clone().acquire_owned().await;
             (permit, listener.accept().await)
         };
-        let (permit, (stream, _)) = tokio::select! {
+        let (permit, stream, ends) = tokio::select! {
             () = shutdown.cancelled() => break,
-            (permit, accepted) = accepted => match accepted {
-                Ok(accepted) => (permit, accepted),
+            (permit, accepted) = accepted => match accepted.and_then(with_ends) {
+                Ok((stream, ends)) => (permit, stream, ends),
                 Err(error) => {
                     // Out of file descriptors, most likely: trying at once would only spin.
                     tracing::debug!(%error, "http connection not accepted");
@@ -99,7 +112,7 @@ pub async fn serve(listener: TcpListener, shared: Shared, shutdown: Cancellation
             .header_read_timeout(HEAD_TIMEOUT)
             .serve_connection(
                 TokioIo::new(stream),
-                TowerToHyperService::new(routes.clone()),
+                TowerToHyperService::new(routes.clone().layer(Extension(ends))),
             );
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
@@ -111,12 +124,19 @@ pub async fn serve(listener: TcpListener, shared: Shared, shutdown: Cancellation
     let _ = timeout(STOP_TIMEOUT, graceful.shutdown()).await;
 }
 
+fn with_ends((stream, client): (TcpStream, SocketAddr)) -> io::Result<(TcpStream, Ends)> {
+    let here = stream.local_addr()?;
+    Ok((stream, Ends { client, here }))
+}
+
 fn router(shared: Shared) -> Router {
     Router::new()
         .route("/live", get(async || "live\n"))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
         .route("/api/status", get(status))
+        .route("/api/dead-letters", get(letters::list))
+        .route("/api/dead-letters/{id}/{verb}", post(letters::change))
         .with_state(shared)
 }
 
@@ -142,16 +162,25 @@ async fn metrics(Handed(shared): Handed<Shared>) -> impl IntoResponse {
 
 async fn status(Handed(shared): Handed<Shared>) -> Json<StatusObject> {
     // Facts first: what was confirmed then is never above what was received a moment later.
-    let fresh = timeout(REFRESH_TIMEOUT, (shared.refresh)())
-        .await
-        .ok()
-        .flatten();
+    let (fresh, counted) = tokio::join!(
+        timeout(REFRESH_TIMEOUT, (shared.refresh)()),
+        timeout(REFRESH_TIMEOUT, shared.desk.count()),
+    );
+    let fresh = fresh.ok().flatten();
+    let counted = counted.ok().and_then(Result::ok).flatten();
     let state = shared.state.lock();
+    let known = || {
+        Some(Counted {
+            letters: state.dead_letters?,
+            held_keys: state.held_keys?,
+        })
+    };
+    let counted = counted.or_else(known);
     let facts = fresh
         .as_ref()
         .or(state.slot.as_ref().map(|(facts, _)| facts));
     let publisher = PublisherPart::of(&state, facts.and_then(SlotFacts::confirmed_lag_bytes));
-    Json(object(&shared.names, facts, Some(&publisher)))
+    Json(object(&shared.names, facts, counted, Some(&publisher)))
 }
 
 #[cfg(test)]

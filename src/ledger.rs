@@ -13,6 +13,10 @@ use std::{
 };
 
 use crate::{
+    dead_letters::{
+        held::Identity,
+        letter::{Kept, Place},
+    },
     lsn::{Lsn, PgTime, Position},
     outbox::{relation::Shape, row::Origin},
 };
@@ -54,8 +58,56 @@ pub enum RowState {
     Gated,
     /// Failed by its own fault or a neighbour's: to be sent alone.
     Suspect,
+    /// A letter to be sent alone, once nothing of its topic before it is on its way.
+    Retry,
     /// In the probe producer, alone.
     Probing,
+    /// What became of it is being written into the table of dead letters.
+    Parked,
+}
+
+/// What a row's record is made of.
+#[derive(Debug)]
+pub enum Content {
+    /// A row of an outbox table, in the shape that its table had when it was written. The tuple is
+    /// its own copy, so that it pins no read buffer.
+    Tuple { shape: Arc<Shape>, tuple: Box<[u8]> },
+    /// A record as a dead letter keeps it.
+    Kept(Box<Kept>),
+}
+
+impl Content {
+    /// In bytes.
+    fn weight(&self) -> usize {
+        match self {
+            Content::Tuple { tuple, .. } => tuple.len(),
+            Content::Kept(kept) => kept.weight(),
+        }
+    }
+}
+
+/// A dead letter that is sent.
+#[derive(Debug)]
+pub struct Letter {
+    pub id: i64,
+    /// How often it was sent before.
+    pub attempts: i32,
+    pub outbox: Box<str>,
+    pub event_id: Option<String>,
+    /// `None`: an operator sends an event once more.
+    pub place: Option<Place>,
+    /// The held key that it was taken of.
+    pub taken: Option<Taken>,
+    /// Sent once more for an operator.
+    pub resend: bool,
+}
+
+/// The hold that a letter was taken of.
+#[derive(Debug)]
+pub struct Taken {
+    pub identity: Identity,
+    pub born: u64,
+    pub generation: u64,
 }
 
 /// An unsettled row: all that is needed to send it again.
@@ -66,10 +118,8 @@ pub struct Row {
     pub position: Position,
     /// Of a row of the table: when it was read.
     pub committed_at: PgTime,
-    /// The shape of its table when it was written.
-    pub shape: Arc<Shape>,
-    /// Its own copy of the tuple, so that it pins no read buffer.
-    pub tuple: Box<[u8]>,
+    pub content: Content,
+    pub letter: Option<Box<Letter>>,
     /// The number of its topic, known once it was mapped.
     pub topic: Option<usize>,
     /// Bytes of key and value in Kafka, known once it was enqueued.
@@ -83,8 +133,8 @@ pub struct Row {
 const ROW_OVERHEAD: u64 = 96;
 
 impl Row {
-    fn cost(tuple: usize) -> u64 {
-        tuple as u64 + ROW_OVERHEAD
+    fn cost(content: usize) -> u64 {
+        content as u64 + ROW_OVERHEAD
     }
 }
 
@@ -127,6 +177,10 @@ pub struct Ledger {
     ceiling: Option<Lsn>,
     /// No position beyond it is confirmed before the server's own record of it is raised.
     reserved: Lsn,
+    /// Boundaries before rows that are in the table of dead letters, and where the log stood when
+    /// that was durable, in this order. A position that passes such a row is at or above the latter: a
+    /// standby that has the position has the letter too.
+    kept: VecDeque<(Option<Lsn>, Lsn)>,
     confirmed: Option<ConfirmedLsn>,
 }
 
@@ -148,6 +202,7 @@ impl Ledger {
             received: Lsn::ZERO,
             ceiling: None,
             reserved: Lsn::ZERO,
+            kept: VecDeque::new(),
             confirmed: None,
         }
     }
@@ -194,7 +249,30 @@ impl Ledger {
             commit: open.commit_lsn,
             ordinal: open.ordinal,
         };
-        Ok(self.open(Origin::Stream, position, open.committed_at, shape, tuple))
+        let content = Content::Tuple { shape, tuple };
+        Ok(self.open(Origin::Stream, position, open.committed_at, content))
+    }
+
+    /// Keeps a letter that is sent until what became of it is written.
+    pub fn open_letter(
+        &mut self,
+        origin: Origin,
+        committed_at: PgTime,
+        content: Content,
+        letter: Letter,
+        state: RowState,
+    ) -> Seq {
+        let nowhere = Position {
+            commit: Lsn::ZERO,
+            ordinal: 0,
+        };
+        let position = letter.place.map_or(nowhere, |place| place.position);
+        let seq = self.open(origin, position, committed_at, content);
+        if let Some(row) = self.row_mut(seq) {
+            row.letter = Some(Box::new(letter));
+            row.state = state;
+        }
+        seq
     }
 
     /// Keeps a row, of whatever origin, until it is settled.
@@ -203,18 +281,17 @@ impl Ledger {
         origin: Origin,
         position: Position,
         committed_at: PgTime,
-        shape: Arc<Shape>,
-        tuple: Box<[u8]>,
+        content: Content,
     ) -> Seq {
         let seq = self.next_seq();
         self.rows += 1;
-        self.bytes += Row::cost(tuple.len());
+        self.bytes += Row::cost(content.weight());
         self.window.push_back(Some(Row {
             origin,
             position,
             committed_at,
-            shape,
-            tuple,
+            content,
+            letter: None,
             topic: None,
             sent_bytes: 0,
             state: RowState::Waiting,
@@ -282,8 +359,19 @@ impl Ledger {
             self.base += 1;
         }
         self.rows -= 1;
-        self.bytes -= Row::cost(row.tuple.len());
+        self.bytes -= Row::cost(row.content.weight());
         self.enqueued -= usize::from(row.state == RowState::Enqueued);
+        Some(row)
+    }
+
+    /// The row is in the table of dead letters, or what became of its letter is; that was durable
+    /// when the log stood at `durable`.
+    pub fn settle_written(&mut self, seq: Seq, durable: Lsn) -> Option<Row> {
+        let row = self.settle(seq)?;
+        match self.kept.back_mut() {
+            Some((floor, at)) if *at == durable => *floor = (*floor).min(row.floor),
+            _ => self.kept.push_back((row.floor, durable)),
+        }
         Some(row)
     }
 
@@ -387,7 +475,18 @@ impl Ledger {
 
     /// The newest boundary with every row before it settled.
     pub fn frontier(&self) -> Option<Lsn> {
-        self.oldest().map_or(self.boundary, |row| row.floor)
+        self.before_letters(self.oldest().map_or(self.boundary, |row| row.floor))
+    }
+
+    /// As far as letters let it: see `kept`.
+    fn before_letters(&self, mut position: Option<Lsn>) -> Option<Lsn> {
+        for (floor, durable) in self.kept.iter().rev() {
+            if position.is_none_or(|position| position >= *durable) {
+                break;
+            }
+            position = position.min(*floor);
+        }
+        position
     }
 
     /// A check of slot and publication that began when `boundary` was the newest one succeeded.
@@ -421,7 +520,9 @@ impl Ledger {
     /// What the server may be told. Both bounds are boundaries received on this connection, and
     /// all before the lower one is settled.
     pub fn confirmed(&mut self) -> Option<ConfirmedLsn> {
-        let now = self.frontier().min(self.ceiling).map(ConfirmedLsn);
+        let now = self
+            .before_letters(self.frontier().min(self.ceiling))
+            .map(ConfirmedLsn);
         if now.is_some_and(|now| now.lsn() > self.reserved) {
             return self.confirmed;
         }
@@ -431,6 +532,11 @@ impl Ledger {
             self.confirmed
         );
         self.confirmed = now;
+        while let Some((_, durable)) = self.kept.front()
+            && now.is_some_and(|now| now.lsn() >= *durable)
+        {
+            self.kept.pop_front();
+        }
         now
     }
 }

@@ -54,6 +54,7 @@ pub mod backoff;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod dead_letters;
 pub mod error;
 #[cfg(feature = "faults")]
 pub mod faults;

@@ -169,13 +169,33 @@ fn gauges(state: &Snapshot) -> Registry {
     all.labelled(
         "build_info",
         "The version that runs",
-        [([("version", env!("CARGO_PKG_VERSION"))], true)],
+        [([("version", env!("CARGO_PKG_VERSION"))], 1)],
     );
     all.labelled(
         "role",
         "What this process is: publisher, or standby waiting for another to end",
         [("publisher", Role::Publisher), ("standby", Role::Standby)]
-            .map(|(name, role)| ([("role", name)], state.role == role)),
+            .map(|(name, role)| ([("role", name)], (state.role == role).into())),
+    );
+    if let Some(letters) = &state.dead_letters {
+        all.labelled(
+            "dead_letters",
+            "Events that could not be published, by what became of them",
+            [
+                ("pending", letters.pending),
+                ("replaying", letters.replaying),
+                ("held", letters.held),
+                ("dead", letters.dead),
+                ("resolved", letters.resolved),
+                ("ignored", letters.ignored),
+            ]
+            .map(|(name, count)| ([("status", name)], count)),
+        );
+    }
+    all.number(
+        "held_keys",
+        "Keys whose later rows wait behind a dead letter",
+        state.held_keys,
     );
     all.number(
         "in_flight_rows",
@@ -252,7 +272,7 @@ impl Gauges {
             self.labelled(
                 "slot_wal_status",
                 "1 for the state that the slot's WAL is in",
-                WAL_STATUSES.map(|known| ([("status", known)], status == known)),
+                WAL_STATUSES.map(|known| ([("status", known)], (status == known).into())),
             );
         }
     }
@@ -269,10 +289,10 @@ impl Gauges {
         }
     }
 
-    fn labelled<const N: usize>(&mut self, name: &str, help: &str, values: [(Labels, bool); N]) {
+    fn labelled<const N: usize>(&mut self, name: &str, help: &str, values: [(Labels, u64); N]) {
         let family = Family::<Labels, Gauge>::default();
-        for (label, on) in values {
-            family.get_or_create_owned(&label).set(on.into());
+        for (label, value) in values {
+            family.get_or_create_owned(&label).set(value.cast_signed());
         }
         self.0.register(name, help, family);
     }

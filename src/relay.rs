@@ -9,6 +9,8 @@ mod ending;
 mod factory;
 mod frames;
 mod inquirer;
+mod letters;
+mod limits;
 mod rate;
 mod reports;
 mod session;
@@ -29,6 +31,8 @@ use self::{
     ending::Ending,
     factory::Factory,
     inquirer::Inquirer,
+    letters::Letters,
+    limits::Limits,
     rate::Rate,
     reports::Trouble,
     session::{Draining, Session, Wire},
@@ -36,17 +40,20 @@ use self::{
 pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
 use crate::{
     config::Config,
+    dead_letters::clerk::Clerk,
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
+        partitions::Partitioner,
         producer::Producer,
+        settings,
     },
     ledger::{ConfirmedLsn, Ledger},
     lsn::{Lsn, PgTime},
     metrics::{Metrics, TopicCounter},
     outbox::relation::{Mapping, Relations},
     pg::{watch::Watch, wire::Stream},
-    sender::Sender,
+    sender::{Parking, Sender},
     shutdown::Shutdown,
     state::State,
     stop,
@@ -61,6 +68,10 @@ const PURGE_AGAIN: Duration = Duration::from_secs(1);
 /// A failed producer that owes reports for longer is worth a word.
 const DRAIN_WARNING: Duration = Duration::from_secs(30);
 
+/// A broker forgets a producer that sent nothing to a partition for a day, or for as long as its
+/// `producer.id.expiration.ms` says.
+const PRODUCER_REMEMBERED: Duration = Duration::from_secs(3600);
+
 /// Everything that outlives a stream.
 pub struct Relay {
     config: Arc<Config>,
@@ -72,10 +83,14 @@ pub struct Relay {
     sender: Sender<Producer>,
     factory: Factory,
     inquirer: Inquirer,
+    limits: Limits,
+    letters: Letters,
     counters: Vec<TopicCounter>,
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
     noted: Instant,
+    /// When the brokers were last supposed to know nothing of our producer.
+    cooled: Instant,
     /// How many rows were settled when the last mark was written.
     marked: u64,
     rate: Rate,
@@ -96,6 +111,7 @@ impl Relay {
         metrics: Arc<Metrics>,
         mapping: Mapping,
         properties: &[(String, String)],
+        clerk: Clerk,
     ) -> anyhow::Result<Self> {
         let deliveries = Arc::new(Deliveries::default());
         let factory = Factory::new(config.clone(), properties, deliveries.clone());
@@ -103,7 +119,14 @@ impl Relay {
             let made = factory.make(source);
             made.map_err(|error| stop!(Exit::Usage, "kafka.properties: {error:#}"))
         };
-        let sender = Sender::new(make(Source::Main)?, make(Source::Probe)?);
+        let partitioner = properties.iter().find(|(name, _)| name == "partitioner");
+        let partitioner = partitioner.map_or(settings::PARTITIONER, |(_, value)| value);
+        let sender = Sender::new(
+            make(Source::Main)?,
+            make(Source::Probe)?,
+            Partitioner::named(partitioner),
+            Parking::new(&config.dead_letters, config.delivery.in_flight_bytes),
+        );
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
@@ -111,10 +134,13 @@ impl Relay {
             sender,
             factory,
             inquirer: Inquirer::new(),
+            limits: Limits::new(),
+            letters: Letters::new(clerk),
             counters: Vec::new(),
             reports: Vec::new(),
             latest_settled: None,
             noted: Instant::now(),
+            cooled: Instant::now(),
             marked: 0,
             rate: Rate::default(),
             confirmed_rate: Rate::default(),
@@ -133,7 +159,7 @@ impl Relay {
     pub async fn run<S: Wire>(
         &mut self,
         stream: Stream<S>,
-        start: Start,
+        mut start: Start,
         watch: &mut Watch,
         shutdown: &Shutdown,
     ) -> Result<Lsn, Failure> {
@@ -144,6 +170,7 @@ impl Relay {
         self.sender.suspend(false);
         self.relations.restart(start.table_oid, start.types.clone());
         self.sender.restart(&mut self.ledger);
+        self.use_letters(std::mem::take(&mut start.letters));
         let now = Instant::now();
         let limit = start.wal_sender_timeout.map_or(Duration::MAX, |t| t / 4);
         let mut session = Session {
@@ -198,6 +225,8 @@ impl Relay {
                 answer = watch.answer() => self.on_answer(session, answer)?,
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
+                limit = self.limits.answered() => self.on_limit(limit),
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
                 _ = ticks.tick() => self.on_tick(session)?,
                 event = session.stream.next(reading), if session.broken.is_none() => {
                     let done = event.and_then(|event| self.on_events(session, event));
@@ -226,6 +255,7 @@ impl Relay {
             warn!(event_id = %poison.event_id, position = %poison.position, code = %poison.code, "poison event: stopping");
             session.ending = Some(Ending::poison(self.config.delivery.shutdown_grace));
         }
+        self.tell_clerk(session.ending.is_some());
         self.ask_check(session, watch);
         self.report(session);
         self.publish_state(session);
@@ -244,6 +274,7 @@ impl Relay {
         }
         self.factory.renew(&mut self.sender, &self.metrics);
         self.inquirer.ask(&self.sender);
+        self.ask_limits();
     }
 
     /// Reading pauses at the cap and behind a poison event, and ends with the open transaction
@@ -253,6 +284,7 @@ impl Relay {
         session.held.is_none()
             && self.ledger.has_room(0)
             && self.sender.poison().is_none()
+            && !self.sender.parking.pauses_reading()
             && session.server_stopping.is_none()
             && !stopped
     }
@@ -301,6 +333,10 @@ impl Relay {
             .into());
         }
         self.give_up_on_topics();
+        if self.cooled.elapsed() >= PRODUCER_REMEMBERED {
+            self.cooled = Instant::now();
+            self.sender.topics.cool();
+        }
         if let Some(owed) = self.sender.draining() {
             if draining.purged.elapsed() >= PURGE_AGAIN {
                 draining.purged = Instant::now();

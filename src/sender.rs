@@ -6,20 +6,25 @@
 //! open row, and rows that failed by their own or a neighbour's fault (suspects) are sent alone,
 //! through the probe producer, when nothing enqueued before them is open.
 
+mod parking;
 mod poison;
+mod suspicion;
 
 use std::time::Duration;
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use crate::{
+    dead_letters::store::Fault,
     kafka::{
         context::{Outcome, Settled, Source},
         failure::{Class, class, code_name},
+        partitions::Partitioner,
         producer::Producer,
-        topics::{TopicState, Topics},
+        topics::{Answer, TopicState, Topics},
     },
-    ledger::{Ledger, Row, RowState, Seq},
+    ledger::{Content, Ledger, Row, RowState, Seq},
+    lsn::PgTime,
     outbox::{
         record::{Mapper, Record},
         row::{OutboxRow, Unmappable},
@@ -27,8 +32,17 @@ use crate::{
     pg::pgoutput::Tuple,
 };
 
-pub use self::poison::Poison;
-use self::poison::{Refusal, broker_text, closed_by, is_size, poison, refusal, unmappable};
+use self::{
+    parking::Parked,
+    poison::{
+        Refusal, broker_text, closed_by, event_fault, is_size, refusal, setup_fault, unmappable,
+    },
+    suspicion::Suspicions,
+};
+pub use self::{
+    parking::{Parking, Task},
+    poison::Poison,
+};
 
 /// What the walk needs of a producer.
 pub trait Enqueue {
@@ -61,6 +75,8 @@ enum Probe {
     Suspect,
     /// The first row of a topic that denied us.
     Gate(usize),
+    /// A letter on its own.
+    Letter,
 }
 
 /// How one attempt to send ended.
@@ -71,6 +87,10 @@ enum Sent {
     Full,
     /// The producer can't go on.
     Fatal,
+    /// It is kept, or goes back to where it was kept.
+    Parked,
+    /// To be tried alone first.
+    Suspicious,
     Poison,
 }
 
@@ -80,10 +100,19 @@ pub struct Failed {
     pub code: Code,
 }
 
+/// A record that the brokers have, for log and metrics.
+pub struct Delivered {
+    pub committed_at: PgTime,
+    pub sent_bytes: u64,
+    pub topic: Option<usize>,
+    /// It was read from the stream, and is settled.
+    pub is_row: bool,
+}
+
 /// What a report came to.
 pub enum Report {
-    /// The row is settled.
-    Delivered(Row),
+    /// The brokers have it.
+    Delivered(Delivered),
     Failed(Failed),
     /// Of an older stream: the server sends it again.
     Stale,
@@ -106,16 +135,20 @@ pub struct Sender<P> {
     oversized_rows: usize,
     /// The process was paused, and nobody knows yet whether another one took over.
     suspended: bool,
+    pub parking: Parking,
+    suspicions: Suspicions,
+    /// Of the last walk.
+    now: jiff::Timestamp,
 }
 
 /// A probe takes a round trip; more suspects than this are better cleared by smaller batches.
 const MANY_SUSPECTS: usize = 256;
 
 impl<P: Enqueue> Sender<P> {
-    pub fn new(main: P, probe: P) -> Self {
+    pub fn new(main: P, probe: P, partitioner: Partitioner, parking: Parking) -> Self {
         Sender {
             mapper: Mapper::default(),
-            topics: Topics::default(),
+            topics: Topics::new(partitioner),
             main: Main::Ready(main),
             probe,
             probing: None,
@@ -125,6 +158,9 @@ impl<P: Enqueue> Sender<P> {
             oversized: None,
             oversized_rows: 0,
             suspended: false,
+            parking,
+            suspicions: Suspicions::default(),
+            now: jiff::Timestamp::UNIX_EPOCH,
         }
     }
 
@@ -135,9 +171,17 @@ impl<P: Enqueue> Sender<P> {
 
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
+        self.now = now;
         if self.suspended {
             return;
         }
+        self.walk(ledger, now);
+        if self.poison.is_none() {
+            self.send_retries(ledger);
+        }
+    }
+
+    fn walk(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
         self.release_gates(ledger);
         while let Some(seq) = ledger.first_from(self.cursor) {
             if !matches!(self.main, Main::Ready(_)) || self.is_beyond_poison(seq) {
@@ -145,7 +189,11 @@ impl<P: Enqueue> Sender<P> {
             }
             match ledger.row(seq).map(|row| row.state) {
                 Some(RowState::Waiting) => match self.send(ledger, seq, now) {
-                    Sent::Enqueued | Sent::Gated => {}
+                    Sent::Enqueued | Sent::Gated | Sent::Parked => {}
+                    Sent::Suspicious => {
+                        ledger.set_state(seq, RowState::Suspect);
+                        continue;
+                    }
                     Sent::Full | Sent::Poison => return,
                     Sent::Fatal => return self.abandon_main(),
                 },
@@ -154,14 +202,30 @@ impl<P: Enqueue> Sender<P> {
                     self.wait_at_gate(ledger, seq, now);
                 }
                 Some(RowState::Suspect) => {
-                    // In order and alone: what was enqueued before it must have arrived.
-                    if ledger.enqueued() == 0 && self.probing.is_none() {
+                    if self.goes_back(ledger, seq) {
+                        continue;
+                    }
+                    match self.parks_suspect(ledger, seq) {
+                        Some(Parked::Yes) => continue,
+                        Some(Parked::Stop) => return,
+                        None => {}
+                    }
+                    // In order and alone: what was enqueued before it must have arrived. Should it be
+                    // too large, what is too large is known by then.
+                    if ledger.enqueued() == 0
+                        && self.probing.is_none()
+                        && !self
+                            .topics
+                            .awaits_limit(ledger.row(seq).and_then(|row| row.topic))
+                    {
                         self.send_to_probe(ledger, seq, Probe::Suspect);
                     }
                     return;
                 }
+                Some(RowState::Retry) => self.queue_retry(seq),
+                Some(RowState::Probing) if self.probing_letter() == Some(seq) => {}
                 Some(RowState::Probing) => return,
-                Some(RowState::Enqueued | RowState::Gated) | None => {}
+                Some(RowState::Enqueued | RowState::Gated | RowState::Parked) | None => {}
             }
             self.cursor = seq.next();
         }
@@ -183,14 +247,17 @@ impl<P: Enqueue> Sender<P> {
                 }
                 // Its own report decides; those behind it wait for it.
                 Some(RowState::Probing) => return,
+                Some(RowState::Parked) => {
+                    self.topics.leave(number);
+                    continue;
+                }
                 Some(_) => {}
             }
-            match self.enqueue(ledger, seq) {
-                Ok(()) => self.topics.leave(number),
-                Err(Refusal::Full) => return,
-                Err(Refusal::Fatal) => return self.abandon_main(),
-                Err(Refusal::Closed(state)) => drop(self.topics.answer(number, state)),
-                Err(Refusal::Poison(poison)) => return self.found(*poison),
+            match self.send(ledger, seq, self.now) {
+                Sent::Enqueued | Sent::Parked => self.topics.leave(number),
+                Sent::Gated | Sent::Suspicious => {}
+                Sent::Full | Sent::Poison => return,
+                Sent::Fatal => return self.abandon_main(),
             }
         }
     }
@@ -204,15 +271,28 @@ impl<P: Enqueue> Sender<P> {
             Ok(()) => Sent::Enqueued,
             Err(Refusal::Full) => Sent::Full,
             Err(Refusal::Fatal) => Sent::Fatal,
-            Err(Refusal::Poison(poison)) => {
-                self.found(*poison);
-                Sent::Poison
+            Err(Refusal::Suspicious) => Sent::Suspicious,
+            Err(Refusal::Behind) => {
+                self.goes_back(ledger, seq);
+                Sent::Parked
             }
+            Err(Refusal::Held) => sent(self.park(ledger, seq, None, None)),
+            Err(Refusal::Fault(fault)) => sent(self.fails(ledger, seq, *fault, None)),
             Err(Refusal::Closed(state)) => {
-                if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
-                    self.topics.answer(number, state);
+                let row = ledger.row(seq);
+                let is_letter = row.is_some_and(|row| row.letter.is_some());
+                let Some(number) = row.and_then(|row| row.topic) else {
+                    return Sent::Full;
+                };
+                self.topics.answer(number, state.into());
+                let topic = self.topics.get(number);
+                if topic.is_closed() && (is_letter || topic.parking) {
+                    let fault = setup_fault(topic);
+                    return sent(self.fails(ledger, seq, fault, None));
                 }
-                self.wait_at_gate(ledger, seq, now);
+                if ledger.row(seq).map(|row| row.state) != Some(RowState::Gated) {
+                    self.wait_at_gate(ledger, seq, now);
+                }
                 Sent::Gated
             }
         }
@@ -239,8 +319,19 @@ impl<P: Enqueue> Sender<P> {
             return Ok(());
         };
         let waited = row.state == RowState::Gated;
-        let record = map(&mut self.mapper, row).map_err(|fault| unmappable(seq, row, &fault))?;
+        let record = map(&mut self.mapper, row).map_err(|fault| unmappable(&fault))?;
         let number = self.topics.number(record.topic);
+        if self.parking.goes_behind(row) {
+            return Err(Refusal::Behind);
+        }
+        if self.parking.holds(row, number, record.key) {
+            ledger.set_topic(seq, number, 0);
+            return Err(Refusal::Held);
+        }
+        if !waited && self.suspicions.of(&record, number, self.now) {
+            ledger.set_topic(seq, number, 0);
+            return Err(Refusal::Suspicious);
+        }
         let topic = self.topics.get(number);
         // A gated row is asked for when its gate is open and it is the first that waits.
         if !waited && !self.topics.takes(number) {
@@ -248,15 +339,20 @@ impl<P: Enqueue> Sender<P> {
             ledger.set_topic(seq, number, 0);
             return Err(Refusal::Closed(state));
         }
+        let partition = self.topics.cold_partition(number, record.key);
+        if self.topics.is_blocked(number, partition) {
+            ledger.set_topic(seq, number, 0);
+            return Err(Refusal::Closed(TopicState::Open));
+        }
         let sizes = [record.key, record.payload].map(|part| part.map_or(0, <[u8]>::len));
         let size = sizes.iter().sum::<usize>() as u64;
         let result = main
             .enqueue(&record, seq)
-            .map_err(|code| refusal(code, seq, row, &record));
+            .map_err(|code| refusal(code, &record));
         ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
-        self.topics.enqueued(number);
+        self.topics.enqueued(number, partition, seq);
         ledger.set_state(seq, RowState::Enqueued);
         #[cfg(feature = "faults")]
         if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
@@ -268,30 +364,52 @@ impl<P: Enqueue> Sender<P> {
     fn send_to_probe(&mut self, ledger: &mut Ledger, seq: Seq, purpose: Probe) {
         let Some(row) = ledger.row(seq) else { return };
         let sent = match map(&mut self.mapper, row) {
-            Err(fault) => Err(unmappable(seq, row, &fault)),
+            Err(fault) => Err(unmappable(&fault)),
             Ok(record) => self
                 .probe
                 .enqueue(&record, seq)
-                .map_err(|code| refusal(code, seq, row, &record)),
+                .map_err(|code| refusal(code, &record)),
         };
         match sent {
             Ok(()) => {
                 self.probing = Some((seq, purpose));
                 ledger.set_state(seq, RowState::Probing);
             }
-            Err(Refusal::Poison(poison)) => self.found(*poison),
+            Err(Refusal::Fault(fault)) => drop(self.fails(ledger, seq, *fault, None)),
+            Err(Refusal::Closed(state)) if purpose == Probe::Letter => {
+                let number = ledger.row(seq).and_then(|row| row.topic);
+                if let Some(number) = number {
+                    self.topics.answer(number, state.into());
+                    let fault = setup_fault(self.topics.get(number));
+                    self.letter_fails(ledger, seq, fault);
+                }
+            }
             // A topic that the client library knows to refuse us, or its own passing trouble: the
             // row stays what it is and is tried again.
-            Err(Refusal::Closed(_) | Refusal::Full | Refusal::Fatal) => {}
+            Err(_) => {}
         }
+    }
+
+    /// The letter in the probe producer.
+    fn probing_letter(&self) -> Option<Seq> {
+        let (seq, purpose) = self.probing?;
+        (purpose == Probe::Letter).then_some(seq)
     }
 
     /// Takes what the brokers said of a topic; `true` when it is news. What denied us is believed
     /// to take records again only when one was delivered: a topic may be seen and not written to.
-    pub fn answered(&mut self, ledger: &mut Ledger, number: usize, answer: TopicState) -> bool {
+    pub fn answered(&mut self, ledger: &mut Ledger, number: usize, answer: Answer) -> bool {
         let denied = self.topics.get(number).state == TopicState::Denied;
-        if !(denied && answer == TopicState::Open) {
-            return self.topics.answer(number, answer);
+        self.topics.seen(number, answer.state == TopicState::Open);
+        if !(denied && answer.state == TopicState::Open) {
+            let news = self.topics.answer(number, answer);
+            if self.topics.get(number).is_closed() {
+                self.expel_letters(ledger, number);
+                if self.topics.get(number).parking {
+                    self.give_up(ledger, number, None);
+                }
+            }
+            return news;
         }
         // In order: the gate's first row is the topic's oldest only when the walk has been here and
         // no row of the topic is still in the main producer.
@@ -312,6 +430,7 @@ impl<P: Enqueue> Sender<P> {
         let Settled {
             source,
             seq,
+            partition,
             outcome,
         } = settled;
         let purpose = match source {
@@ -324,7 +443,7 @@ impl<P: Enqueue> Sender<P> {
                 if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
                     self.topics.reported(number);
                     if outcome == Outcome::Delivered {
-                        self.topics.delivered(number);
+                        self.topics.delivered(number, partition, seq);
                     }
                 }
                 None
@@ -343,15 +462,39 @@ impl<P: Enqueue> Sender<P> {
         match outcome {
             Outcome::Delivered => {
                 if let Some(Probe::Gate(number)) = purpose {
-                    self.topics.answer(number, TopicState::Open);
+                    self.topics.answer(number, TopicState::Open.into());
                     if self.topics.first_waiting(number) == Some(seq) {
                         self.topics.leave(number);
                     }
                 }
-                ledger.settle(seq).map_or(Report::Stale, Report::Delivered)
+                if purpose == Some(Probe::Letter)
+                    && let Some(number) = ledger.row(seq).and_then(|row| row.topic)
+                {
+                    self.topics.answer(number, TopicState::Open.into());
+                }
+                self.arrived(ledger, seq)
             }
-            Outcome::Failed(code) => self.failed(ledger, source, purpose, seq, code),
+            Outcome::Failed(code) => self.failed(ledger, source, purpose, seq, partition, code),
         }
+    }
+
+    /// A row is settled; a letter once that is written.
+    fn arrived(&mut self, ledger: &mut Ledger, seq: Seq) -> Report {
+        let Some(row) = ledger.row(seq) else {
+            return Report::Stale;
+        };
+        let delivered = Delivered {
+            committed_at: row.committed_at,
+            sent_bytes: row.sent_bytes,
+            topic: row.topic,
+            is_row: row.letter.is_none(),
+        };
+        if delivered.is_row {
+            ledger.settle(seq);
+        } else {
+            self.letter_arrives(ledger, seq);
+        }
+        Report::Delivered(delivered)
     }
 
     fn failed(
@@ -360,6 +503,7 @@ impl<P: Enqueue> Sender<P> {
         source: Source,
         purpose: Option<Probe>,
         seq: Seq,
+        partition: i32,
         code: Code,
     ) -> Report {
         let class = class(code);
@@ -370,15 +514,29 @@ impl<P: Enqueue> Sender<P> {
         if class == Class::Setup
             && let Some(number) = topic
         {
-            self.topics.answer(number, closed_by(code));
+            self.topics.answer(number, closed_by(code).into());
         }
         let state = match (source, class, purpose) {
             // Alone in its batch and refused: guilty.
             (Source::Probe, Class::Event, _) => {
-                let name = topic.map(|number| self.topics.get(number).name.to_string());
-                let poison = poison(seq, row, name, code_name(code), broker_text(code));
-                self.found(poison);
-                RowState::Suspect
+                self.suspect_like(ledger, seq, code);
+                ledger.set_state(seq, RowState::Suspect);
+                let partition = Some(partition).filter(|partition| *partition >= 0);
+                let text = self.refused_text(topic, code);
+                let fault = event_fault(code_name(code), text);
+                self.fails(ledger, seq, fault, partition);
+                return Report::Failed(Failed { class, code });
+            }
+            (Source::Probe, Class::Setup, Some(Probe::Letter)) => {
+                let fault = topic.map(|number| setup_fault(self.topics.get(number)));
+                let fault =
+                    fault.unwrap_or_else(|| event_fault(code_name(code), broker_text(code)));
+                self.letter_fails(ledger, seq, fault);
+                return Report::Failed(Failed { class, code });
+            }
+            (Source::Probe, Class::Passing, Some(Probe::Letter)) => {
+                self.queue_retry(seq);
+                RowState::Retry
             }
             (Source::Probe, _, Some(purpose)) if self.is_at_gate(seq, purpose) => RowState::Gated,
             (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Waiting,
@@ -386,6 +544,9 @@ impl<P: Enqueue> Sender<P> {
             (Source::Probe, Class::Passing, _) => RowState::Suspect,
             (Source::Main, Class::Event, _) => {
                 if is_size(code) {
+                    if let Some(number) = topic {
+                        self.topics.want_limit(number);
+                    }
                     self.oversized = self.oversized.max(Some(seq));
                     self.oversized_rows += 1;
                 }
@@ -398,6 +559,25 @@ impl<P: Enqueue> Sender<P> {
             self.abandon_main();
         }
         Report::Failed(Failed { class, code })
+    }
+
+    /// Others like it are tried alone for a while.
+    fn suspect_like(&mut self, ledger: &Ledger, seq: Seq, code: Code) {
+        if let Some(row) = ledger.row(seq)
+            && let Ok(record) = map(&mut self.mapper, row)
+        {
+            let topic = self.topics.number(record.topic);
+            self.suspicions.refused(code, &record, topic, self.now);
+        }
+    }
+
+    /// What the broker means, with the limit where it is known.
+    fn refused_text(&self, topic: Option<usize>, code: Code) -> String {
+        let limit = topic.and_then(|number| self.topics.get(number).limit.known());
+        match limit {
+            Some(limit) if is_size(code) => format!("too large for {limit}"),
+            _ => broker_text(code),
+        }
     }
 
     fn found(&mut self, poison: Poison) {
@@ -449,33 +629,35 @@ impl<P: Enqueue> Sender<P> {
     }
 
     /// Rows have waited too long for their topic: the first of them is where the publisher stops.
-    pub fn give_up(&mut self, ledger: &Ledger, number: usize, waited: Duration) {
+    /// They become letters, and so do its new rows while it stays closed.
+    pub fn give_up(&mut self, ledger: &mut Ledger, number: usize, waited: Option<Duration>) {
         let topic = self.topics.get(number);
-        let Some((seq, row)) = topic
-            .waiting
-            .front()
-            .and_then(|seq| Some((*seq, ledger.row(*seq)?)))
-        else {
-            return;
-        };
-        let code = match topic.state {
-            TopicState::Denied => Code::TopicAuthorizationFailed,
-            _ => Code::UnknownTopicOrPartition,
-        };
-        let text = format!(
-            "{}; {} rows have waited for it for {} s (delivery.setup_retry_for). Create the topic or grant the right to write to it",
-            topic.reason(),
-            topic.waiting.len(),
-            waited.as_secs(),
-        );
-        let poison = poison(
-            seq,
-            row,
-            Some(topic.name.to_string()),
-            code_name(code),
-            text,
-        );
-        self.found(poison);
+        let mut fault = setup_fault(topic);
+        if let Some(waited) = waited {
+            fault.text = format!(
+                "{}; {} rows have waited for it for {} s (delivery.setup_retry_for). Create the topic or grant the right to write to it",
+                fault.text,
+                topic.waiting.len(),
+                waited.as_secs(),
+            );
+        }
+        // One that is being tried is decided by its own report.
+        let is_free = |seq: Seq| ledger.row(seq).map(|row| row.state) != Some(RowState::Probing);
+        for seq in self.topics.take_waiting(number, is_free) {
+            if self.park_at_gate(ledger, seq, &fault) == Parked::Stop {
+                return;
+            }
+        }
+        self.topics.park(number);
+    }
+
+    fn park_at_gate(&mut self, ledger: &mut Ledger, seq: Seq, fault: &Fault) -> Parked {
+        let parked = self.fails(ledger, seq, fault.clone(), None);
+        if parked == Parked::Stop {
+            // It waits on, for what it is told with.
+            self.wait_at_gate(ledger, seq, self.now);
+        }
+        parked
     }
 
     /// The main producer failed, or must end: what it didn't send is purged, and its last reports
@@ -523,6 +705,7 @@ impl<P: Enqueue> Sender<P> {
         );
         self.main = Main::Ready(main);
         self.topics.cool();
+        self.topics.forget_enqueued();
         self.oversized_rows = 0;
         self.rewind(ledger);
     }
@@ -532,6 +715,10 @@ impl<P: Enqueue> Sender<P> {
         if let Some((seq, purpose)) = self.probing.take() {
             let state = match purpose {
                 Probe::Suspect => RowState::Suspect,
+                Probe::Letter => {
+                    self.queue_retry(seq);
+                    RowState::Retry
+                }
                 Probe::Gate(_) if self.is_at_gate(seq, purpose) => RowState::Gated,
                 Probe::Gate(_) => RowState::Waiting,
             };
@@ -548,6 +735,7 @@ impl<P: Enqueue> Sender<P> {
 
     fn rewind(&mut self, ledger: &mut Ledger) {
         self.topics.forget_waiting();
+        self.forget_retries();
         self.cursor = Seq(0);
         let mut from = Seq(0);
         while let Some(seq) = ledger.first_from(from) {
@@ -570,6 +758,7 @@ impl<P: Enqueue> Sender<P> {
         self.poison = None;
         (self.oversized, self.oversized_rows) = (None, 0);
         self.topics.forget_enqueued();
+        self.forget_letters();
         self.rewind(ledger);
     }
 
@@ -589,9 +778,24 @@ impl<P: Enqueue> Sender<P> {
     }
 }
 
+fn sent(parked: Parked) -> Sent {
+    match parked {
+        Parked::Yes => Sent::Parked,
+        Parked::Stop => Sent::Poison,
+    }
+}
+
 fn map<'a>(mapper: &'a mut Mapper, row: &'a Row) -> Result<Record<'a>, Unmappable> {
-    let mapped = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple))?;
-    mapper.record(&mapped, row.origin, row.position, row.committed_at)
+    match &row.content {
+        Content::Kept(kept) => {
+            let resend = row.letter.as_ref().is_some_and(|letter| letter.resend);
+            Ok(mapper.kept(kept, resend))
+        }
+        Content::Tuple { shape, tuple } => {
+            let mapped = OutboxRow::new(shape, Tuple::from_bytes(tuple))?;
+            mapper.record(&mapped, row.origin, row.position, row.committed_at)
+        }
+    }
 }
 
 #[cfg(test)]

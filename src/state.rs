@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     lsn::{Lsn, PgTime},
     pg::slot::SlotFacts,
@@ -31,6 +33,18 @@ pub struct WaitingTopic {
     pub since: jiff::Timestamp,
 }
 
+/// The slot's dead letters by status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LetterCounts {
+    pub pending: u64,
+    pub replaying: u64,
+    pub held: u64,
+    pub dead: u64,
+    pub resolved: u64,
+    pub ignored: u64,
+}
+
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub role: Role,
@@ -47,6 +61,12 @@ pub struct Snapshot {
     /// Commit time of the oldest row that is not settled.
     pub oldest_unsettled: Option<PgTime>,
     pub waiting_topics: Vec<WaitingTopic>,
+    /// As last counted; `None` before that.
+    pub dead_letters: Option<LetterCounts>,
+    /// Keys whose later rows wait behind a letter; `None` before the letters were read.
+    pub held_keys: Option<u64>,
+    /// Why no dead letter can be written; cleared when one can.
+    pub letter_trouble: Option<String>,
     /// The last trouble, for `status`; stays when it is over.
     pub last_error: Option<String>,
     /// When a row was last settled, or when the first row was opened after all were settled.
@@ -78,6 +98,9 @@ impl Default for State {
             in_flight_bytes: 0,
             oldest_unsettled: None,
             waiting_topics: Vec::new(),
+            dead_letters: None,
+            held_keys: None,
+            letter_trouble: None,
             last_error: None,
             last_progress: Instant::now(),
             last_server_message: None,
@@ -113,6 +136,9 @@ impl Snapshot {
         }
         if !self.streaming {
             return Some("no replication stream".into());
+        }
+        if let Some(trouble) = &self.letter_trouble {
+            return Some(trouble.clone());
         }
         let waiting: Vec<_> = self
             .waiting_topics

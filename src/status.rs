@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     lsn::{Lsn, PgTime},
-    pg::slot::{Names, SlotFacts},
-    state::{Role, Snapshot},
+    pg::{
+        letters::Counted,
+        slot::{Names, SlotFacts},
+    },
+    state::{LetterCounts, Role, Snapshot},
 };
 
 /// Lags and sizes in bytes; `null` is what nobody knows at the moment.
@@ -28,8 +31,8 @@ pub struct StatusObject {
     pub drain_eta_seconds: Option<f64>,
     pub in_flight: Option<InFlight>,
     pub waiting_topics: Option<Vec<WaitingTopic>>,
-    pub dead_letters: DeadLetters,
-    pub held_keys: u64,
+    pub dead_letters: Option<LetterCounts>,
+    pub held_keys: Option<u64>,
     pub last_error: Option<String>,
 }
 
@@ -70,17 +73,6 @@ pub struct WaitingTopic {
     pub reason: String,
     pub rows: usize,
     pub since: Timestamp,
-}
-
-/// Letters by status.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct DeadLetters {
-    pub pending: u64,
-    pub replaying: u64,
-    pub held: u64,
-    pub dead: u64,
-    pub resolved: u64,
-    pub ignored: u64,
 }
 
 /// What only the publisher's own process knows.
@@ -150,10 +142,12 @@ impl PublisherPart {
     }
 }
 
-/// Puts together what the server says and what the publisher says, each `None` when it is silent.
+/// Puts together what the server says of slot and letters and what the publisher says, each `None`
+/// when it is silent.
 pub fn object(
     names: &Names,
     facts: Option<&SlotFacts>,
+    letters: Option<Counted>,
     publisher: Option<&PublisherPart>,
 ) -> StatusObject {
     let slot = facts.and_then(|f| f.slot.as_ref());
@@ -183,9 +177,8 @@ pub fn object(
         drain_eta_seconds: publisher.and_then(|p| p.drain_eta_seconds),
         in_flight: publisher.and_then(|p| p.in_flight.clone()),
         waiting_topics: publisher.and_then(|p| p.waiting_topics.clone()),
-        // Nothing is ever set aside: a record that cannot be delivered stops the publisher.
-        dead_letters: DeadLetters::default(),
-        held_keys: 0,
+        dead_letters: letters.map(|counted| counted.letters),
+        held_keys: letters.map(|counted| counted.held_keys),
         last_error: publisher.and_then(|p| p.last_error.clone()),
     }
 }
@@ -210,10 +203,26 @@ mod tests {
         PublisherPart::of(&now, facts().confirmed_lag_bytes())
     }
 
+    fn letters() -> Counted {
+        Counted {
+            letters: LetterCounts {
+                dead: 1,
+                held: 3,
+                ..LetterCounts::default()
+            },
+            held_keys: 1,
+        }
+    }
+
     #[test]
     fn the_object_has_the_promised_form() {
-        let all =
-            serde_json::to_value(object(&names(), Some(&facts()), Some(&publisher()))).unwrap();
+        let all = serde_json::to_value(object(
+            &names(),
+            Some(&facts()),
+            Some(letters()),
+            Some(&publisher()),
+        ))
+        .unwrap();
         let expected = json!({
             "slot": "walpost", "publication": "walpost", "role": "publisher",
             "holder": {"pid": 7, "client": "127.0.0.1", "application": "walpost:walpost", "since": "2026-01-02T03:00:00Z"},
@@ -221,15 +230,16 @@ mod tests {
             "received_lsn": "0/1000200", "confirmed_lsn": "0/1000100", "confirmed_lag_bytes": 256, "retained_bytes": 512,
             "wal_status": "reserved", "safe_wal_size": null, "oldest_unpublished_seconds": null, "events_per_second": 0.0,
             "drain_eta_seconds": 2.0, "in_flight": {"rows": 2, "bytes": 0}, "waiting_topics": [],
-            "dead_letters": {"pending": 0, "replaying": 0, "held": 0, "dead": 0, "resolved": 0, "ignored": 0},
-            "held_keys": 0, "last_error": null,
+            "dead_letters": {"pending": 0, "replaying": 0, "held": 3, "dead": 1, "resolved": 0, "ignored": 0},
+            "held_keys": 1, "last_error": null,
         });
         assert_eq!(all, expected);
     }
 
     #[test]
     fn without_a_publisher_only_the_server_speaks() {
-        let alone = serde_json::to_value(object(&names(), Some(&facts()), None)).unwrap();
+        let alone =
+            serde_json::to_value(object(&names(), Some(&facts()), Some(letters()), None)).unwrap();
         assert_eq!(alone["role"], "none");
         for field in [
             "received_lsn",
@@ -239,16 +249,19 @@ mod tests {
         ] {
             assert_eq!(alone[field], Value::Null, "{field}");
         }
-        assert_eq!(alone["confirmed_lag_bytes"], 256);
         assert_eq!(
-            serde_json::to_value(object(&names(), None, None)).unwrap()["server"],
+            (&alone["confirmed_lag_bytes"], &alone["held_keys"]),
+            (&json!(256), &json!(1))
+        );
+        assert_eq!(
+            serde_json::to_value(object(&names(), None, None, None)).unwrap()["server"],
             Value::Null
         );
     }
 
     #[test]
     fn an_answer_of_another_slot_or_cluster_is_not_taken() {
-        let answer = object(&names(), Some(&facts()), Some(&publisher()));
+        let answer = object(&names(), Some(&facts()), None, Some(&publisher()));
         let taken = PublisherPart::from_answer(answer.clone(), &names(), &facts()).unwrap();
         assert_eq!(taken.in_flight, Some(InFlight { rows: 2, bytes: 0 }));
         let mut other = answer.clone();

@@ -3,6 +3,9 @@
 //! What a publisher may do after a fault is repeat a *suffix* of a key's stream: 1,2,3,2,3,4. So
 //! going back is allowed, going on again must be step by step, and the last word on a key must be
 //! its newest event. Everything else is a fault and has a name here.
+//!
+//! That is of the stream. Rows that were read from the table, after a slot was lost, are in order
+//! among themselves, and live ones come between.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -138,7 +141,7 @@ pub fn judge(committed: &[Committed], arrived: &[Arrived]) -> Verdict {
         verdict.add(Fault::Lost, || lost(event, committed, &first));
     }
     for (stream, sights) in &streams {
-        verdict.judge_stream(stream, sights);
+        verdict.judge_key(stream, sights);
     }
     let mut places: HashMap<Position, &Arrived> = HashMap::new();
     let mut once: Vec<&Arrived> = first
@@ -264,16 +267,24 @@ impl Verdict {
         }
     }
 
-    /// The stream of one key in one topic. What is lost was said already: order is judged among
-    /// what arrived, by each event's rank.
-    fn judge_stream(&mut self, (topic, key): &Stream, sights: &[Sight]) {
+    /// One key in one topic. What is lost was said already: order is judged among what arrived.
+    fn judge_key(&mut self, (topic, key): &Stream, sights: &[Sight]) {
         let of = format!("key {} of topic {topic}: ", excerpt(&Some(key.to_vec())));
         let home = sights[0].record.partition;
         if let Some(away) = sights.iter().find(|s| s.record.partition != home) {
             // No order exists between partitions, so nothing more can be said of this key.
             return self.add(Fault::Split, || format!("{of}{}, then {away}", sights[0]));
         }
-        let mut order: Vec<&Sight> = sights.iter().collect();
+        // Rows that were read from the table come when they come, between live ones.
+        let (streamed, reread): (Vec<&Sight>, Vec<&Sight>) =
+            sights.iter().partition(|s| s.record.position.is_some());
+        self.judge_stream(&of, &streamed);
+        self.judge_reread(&of, &reread);
+    }
+
+    /// What the stream brought of a key, each event by its rank.
+    fn judge_stream(&mut self, of: &str, sights: &[&Sight]) {
+        let mut order = sights.to_vec();
         order.sort_by_key(|s| s.event.seq);
         order.dedup_by_key(|s| &s.event.id);
         let rank: HashMap<&str, usize> = order
@@ -308,17 +319,31 @@ impl Verdict {
                 format!("{of}newest is {newest}, but it ends with {end}")
             });
         }
-        let placed: Vec<&&Sight> = order
-            .iter()
-            .filter(|s| s.record.position.is_some())
-            .collect();
-        for pair in placed
+        for pair in order
             .windows(2)
             .filter(|pair| pair[0].record.position >= pair[1].record.position)
         {
             self.add(Fault::Misplaced, || {
                 format!("{of}{} is not before {}", pair[0], pair[1])
             });
+        }
+    }
+
+    /// What was read from the table of a key: in order among itself, and no more is promised.
+    fn judge_reread(&mut self, of: &str, sights: &[&Sight]) {
+        let (mut seen, mut newest): (_, Option<&Sight>) = (HashSet::new(), None);
+        for sight in sights {
+            if !seen.insert(&sight.event.id) {
+                continue;
+            }
+            match newest {
+                Some(ahead) if ahead.event.seq > sight.event.seq => {
+                    self.add(Fault::OutOfOrder, || {
+                        format!("{of}{ahead}, and only then {sight}, both read from the table")
+                    });
+                }
+                _ => newest = Some(sight),
+            }
         }
     }
 }

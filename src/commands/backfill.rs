@@ -13,6 +13,7 @@ use tracing::info;
 
 use crate::{
     config::{Config, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::Exit,
     kafka::{scan::Scan, settings},
     lsn::Lsn,
@@ -25,6 +26,7 @@ use crate::{
         row::{OutboxRow, Reread},
     },
     pg::{
+        conninfo::ConnInfo,
         mark::Mark,
         pgoutput::Tuple,
         table::{Reader, Rows},
@@ -84,6 +86,8 @@ pub struct Publish<'a> {
     pub at: Lsn,
     /// How many to expect.
     pub total: u64,
+    /// Whose letters the rows become that cannot be published.
+    pub owner: Owner,
 }
 
 impl Survey {
@@ -93,7 +97,11 @@ impl Survey {
 }
 
 impl Backfill {
-    pub fn new(config: &Config, command: &'static str) -> anyhow::Result<Backfill> {
+    pub fn new(
+        config: &Config,
+        info: &ConnInfo,
+        command: &'static str,
+    ) -> anyhow::Result<Backfill> {
         let config = Arc::new(config.clone());
         let properties = producer_settings(&config.kafka)?;
         let mapping = Mapping::new(&config.outbox[0])
@@ -104,6 +112,7 @@ impl Backfill {
             Arc::new(Metrics::new()),
             mapping,
             &properties,
+            Clerk::of(&config, info),
         )?;
         Ok(Backfill {
             config,
@@ -227,10 +236,11 @@ impl Backfill {
             at: what.at,
             command: self.command,
         };
+        let letters = self.relay.load_letters(what.owner, Lsn::ZERO).await?;
         let mut progress = Progress::new(what.total)?;
         let published = self
             .relay
-            .backfill(from, &self.shutdown, |rows| progress.tell(rows))
+            .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
         Ok(published?)

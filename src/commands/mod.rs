@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod backfill;
+mod dead_letters;
 pub mod drain;
 pub mod init;
 pub mod recover;
@@ -25,6 +26,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
         Command::Drain(options) => drain::drain(&config, &env, &options).await,
+        Command::DeadLetters(options) => dead_letters::dead_letters(&config, &env, &options).await,
         Command::Skip(options) => skip::skip(&config, &env, &options).await,
         Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }

@@ -67,7 +67,11 @@ impl Recovery<'_> {
 
     async fn dry_run(&self, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
         let reader = self.reader().await?;
-        let backfill = Backfill::new(self.config, "walpost recover --dry-run")?;
+        let backfill = Backfill::new(
+            self.config,
+            &self.init.conninfo,
+            "walpost recover --dry-run",
+        )?;
         self.describe(gap)?;
         let last = reader.last_number().await?;
         reader.begin(None).await?;
@@ -79,7 +83,7 @@ impl Recovery<'_> {
 
     async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
         let reader = self.reader().await?;
-        let mut backfill = Backfill::new(self.config, "walpost recover")?;
+        let mut backfill = Backfill::new(self.config, &self.init.conninfo, "walpost recover")?;
         self.describe(gap)?;
         let slot = &self.init.names.slot;
         // Of transactions that all end before the slot begins.
@@ -110,6 +114,7 @@ impl Recovery<'_> {
                 reread: Reread::Recover,
                 at,
                 total: survey.missing(),
+                owner: record::owner(&self.init.client, slot).await?,
             })
             .await?;
         record::finished(&self.init.client, slot).await?;

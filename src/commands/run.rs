@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::{
     backoff::Backoff,
     config::{Config, Env, kafka::producer_settings},
+    dead_letters::{clerk::Clerk, store::Owner},
     error::{Exit, Failure, Stop},
     http,
     lsn::Lsn,
@@ -54,6 +55,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
     let mapping = Mapping::new(&config.outbox[0])
         .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
     let listener = http::bind(&config.http.listen).await?;
+    let guard = http::Guard::new(&config.http)?;
     let shutdown = Shutdown::on_signals()?;
 
     let (config, state, metrics) = (
@@ -67,8 +69,10 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         metrics.clone(),
         mapping,
         &properties,
+        Clerk::of(&config, &info),
     )?;
     let (watch, refresh) = Watch::spawn(info.clone(), names.clone(), state.clone());
+    let desk = info.clone();
     let serving = listener.map(|listener| {
         let shared = http::Shared {
             state: state.clone(),
@@ -79,6 +83,12 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
                 Box::pin(async move { refresh.facts().await })
             }),
             not_ready_after: config.http.not_ready_after,
+            desk: Arc::new(http::Desk::new(
+                desk,
+                names.slot.clone(),
+                config.outbox[0].on_poison,
+            )),
+            guard: Arc::new(guard),
         };
         tokio::spawn(http::serve(listener, shared, shutdown.forced.clone()))
     });
@@ -238,19 +248,31 @@ impl Publisher {
             Answer::TakenOver { epoch, reserved } => (epoch, reserved),
             other => return Err(unanswered(other)),
         };
-        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
-        let types = self.in_time(types(&mut connection)).await?;
-        self.start_replication(&mut connection).await?;
-        self.newest = Some(server);
         let confirmed = facts
             .slot
             .as_ref()
             .and_then(|slot| slot.confirmed_flush_lsn);
+        let confirmed = confirmed
+            .context("the slot has no position")
+            .map_err(Failure::Passing)?;
+        let owner = Owner {
+            slot: self.names.slot.clone(),
+            epoch,
+            life: facts
+                .record
+                .as_ref()
+                .and_then(|record| record.life)
+                .unwrap_or_default(),
+        };
+        let letters = self.relay.load_letters(owner, confirmed).await?;
+        let wal_sender_timeout = self.in_time(wal_sender_timeout(&mut connection)).await?;
+        let types = self.in_time(types(&mut connection)).await?;
+        self.start_replication(&mut connection).await?;
+        self.newest = Some(server);
         let start = Start {
             reserved,
-            confirmed: confirmed
-                .context("the slot has no position")
-                .map_err(Failure::Passing)?,
+            confirmed,
+            letters,
             table_oid: self::table_oid(&facts)?,
             types,
             epoch,

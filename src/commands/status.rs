@@ -22,11 +22,15 @@ use crate::{
     error::{Exit, Stop},
     pg::{
         conninfo::ConnInfo,
-        schema, setup,
+        letters::{self, Sizes, count},
+        quote::ident,
+        schema,
+        setup::{self, explain},
         slot::{Names, SlotFacts},
         sql,
         verdict::{unmoved, verdict},
     },
+    state::LetterCounts,
     status::{PublisherPart, RoleName, StatusObject, object},
 };
 
@@ -44,9 +48,9 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
     let conninfo = ConnInfo::resolve(&config.postgres, env)?;
     let client = sql::connect(&conninfo, "walpost:status").await?;
     loop {
-        let (facts, object) = look(&client, &names, &conninfo.user, &config.http.listen).await?;
-        print(&facts, &object, options).context("write to stdout")?;
-        match judge(&facts, &names) {
+        let seen = look(&client, &names, &conninfo, config).await?;
+        print(&seen, options).context("write to stdout")?;
+        match judge(&seen.facts, &names) {
             Ok(()) if options.watch => {}
             Err(stop) if options.watch => tracing::warn!("{stop}"),
             judged => return Ok(judged.map(|()| Exit::Done)?),
@@ -55,19 +59,42 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
     }
 }
 
+/// What is shown.
+struct Seen {
+    facts: SlotFacts,
+    object: StatusObject,
+    /// Of the tables of letters; `None` where there are none.
+    sizes: Option<Sizes>,
+}
+
 async fn look(
     client: &Client,
     names: &Names,
-    role: &str,
-    listen: &str,
-) -> anyhow::Result<(SlotFacts, StatusObject)> {
-    let facts = setup::look(client, names, role).await?;
+    info: &ConnInfo,
+    config: &Config,
+) -> anyhow::Result<Seen> {
+    let facts = setup::look(client, names, &info.user).await?;
+    let (mut letters, mut sizes) = (None, None);
     if let Some(version) = facts.schema_version {
         schema::check(version, &facts.database)?;
+        letters = count(client, &names.slot, config.outbox[0].on_poison)
+            .await
+            .map_err(explain)?;
+        sizes = Some(letters::sizes(client).await.map_err(explain)?);
+        if letters.is_none() {
+            tracing::warn!(
+                "role {role} may not count the dead letters; their owner runs: GRANT SELECT ON walpost.dead_letter TO {role}",
+                role = ident(&info.user)
+            );
+        }
     }
-    let publisher = publisher(listen, names, &facts).await;
-    let object = object(names, Some(&facts), publisher.as_ref());
-    Ok((facts, object))
+    let publisher = publisher(&config.http.listen, names, &facts).await;
+    let object = object(names, Some(&facts), letters, publisher.as_ref());
+    Ok(Seen {
+        facts,
+        object,
+        sizes,
+    })
 }
 
 /// What the publisher of this slot says at `http.listen`; `None` when none answers.
@@ -129,21 +156,26 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn print(facts: &SlotFacts, object: &StatusObject, options: &cli::Status) -> io::Result<()> {
+fn print(seen: &Seen, options: &cli::Status) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if options.json {
-        return writeln!(out, "{}", serde_json::to_string(object)?);
+        return writeln!(out, "{}", serde_json::to_string(&seen.object)?);
     }
     if options.watch && out.is_terminal() {
         // Clear the screen, go to its corner.
         write!(out, "\x1b[2J\x1b[H")?;
     }
-    writeln!(out, "{}", table(facts, object).trim_fmt())?;
+    writeln!(out, "{}", table(seen).trim_fmt())?;
     // A file or a pipe keeps every table: a line between them.
     if options.watch { writeln!(out) } else { Ok(()) }
 }
 
-fn table(facts: &SlotFacts, o: &StatusObject) -> Table {
+fn table(seen: &Seen) -> Table {
+    let Seen {
+        facts,
+        object: o,
+        sizes,
+    } = seen;
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let mut row = |name: &str, value: String| {
@@ -240,6 +272,19 @@ fn table(facts: &SlotFacts, o: &StatusObject) -> Table {
             ),
         );
     }
+    if let Some(letters) = &o.dead_letters {
+        row("dead letters", counts(letters, o.held_keys));
+    }
+    if let Some(sizes) = sizes {
+        row(
+            "  on disk",
+            format!(
+                "{}, audit log {}",
+                ByteSize(sizes.letters),
+                ByteSize(sizes.audit_log)
+            ),
+        );
+    }
     if let Some(error) = &o.last_error {
         row("last error", error.clone());
     }
@@ -247,6 +292,29 @@ fn table(facts: &SlotFacts, o: &StatusObject) -> Table {
         names.set_padding((0, 2));
     }
     table
+}
+
+/// Letters by status, without those that there are none of.
+fn counts(letters: &LetterCounts, held_keys: Option<u64>) -> String {
+    let keys = match held_keys {
+        None | Some(0) => String::new(),
+        Some(1) => "; 1 key is held".into(),
+        Some(keys) => format!("; {keys} keys are held"),
+    };
+    let counts = [
+        (letters.pending, "pending"),
+        (letters.replaying, "replaying"),
+        (letters.held, "held"),
+        (letters.dead, "dead"),
+        (letters.resolved, "resolved"),
+        (letters.ignored, "ignored"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<_> = counts.map(|(n, name)| format!("{n} {name}")).collect();
+    match counts.is_empty() {
+        true => "none".into(),
+        false => format!("{}{keys}", counts.join(", ")),
+    }
 }
 
 fn slot_state(facts: &SlotFacts) -> String {
@@ -271,7 +339,10 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::pg::slot::tests::{facts, names};
+    use crate::pg::{
+        letters::Counted,
+        slot::tests::{facts, names},
+    };
 
     /// What `ask` makes of an answer.
     async fn answered(answer: String) -> anyhow::Result<StatusObject> {
@@ -288,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_status_object_is_an_answer() {
-        let object = object(&names(), Some(&facts()), None);
+        let object = object(&names(), Some(&facts()), None, None);
         let body = serde_json::to_string(&object).unwrap();
         let good = answered(format!("HTTP/1.0 200 OK\r\n\r\n{body}"))
             .await
@@ -317,17 +388,35 @@ mod tests {
 
     #[test]
     fn the_table_names_what_is_known() {
-        let mut facts = facts();
-        let text = table(&facts, &object(&names(), Some(&facts), None)).trim_fmt();
+        let counted = Counted {
+            letters: LetterCounts {
+                dead: 1,
+                held: 41,
+                ..LetterCounts::default()
+            },
+            held_keys: 1,
+        };
+        let seen = |facts: SlotFacts| Seen {
+            object: object(&names(), Some(&facts), Some(counted), None),
+            facts,
+            sizes: Some(Sizes {
+                letters: 4096,
+                audit_log: 100,
+            }),
+        };
+        let text = table(&seen(facts())).trim_fmt();
         for words in [
             "walpost:walpost at 127.0.0.1",
             "0/1000100, 256 B behind",
             "none answers",
+            "41 held, 1 dead; 1 key is held",
+            "4.0 KiB, audit log 100 B",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");
         }
-        facts.slot = None;
-        let text = table(&facts, &object(&names(), Some(&facts), None)).trim_fmt();
+        let mut lost = facts();
+        lost.slot = None;
+        let text = table(&seen(lost)).trim_fmt();
         assert!(
             text.contains("missing") && !text.contains("behind"),
             "{text}"

@@ -9,6 +9,7 @@ use tracing::warn;
 use super::{Kafka, Problem};
 use crate::{
     error::{Exit, Stop},
+    kafka::settings::PARTITIONER,
     stop,
 };
 
@@ -29,7 +30,7 @@ pub fn producer_settings(kafka: &Kafka) -> Result<Vec<(String, String)>, Stop> {
     }
     for (name, value) in &settings {
         match canonical(name) {
-            "partitioner" if value != "murmur2_random" => {
+            "partitioner" if value != PARTITIONER => {
                 warn!(
                     "kafka.properties: partitioner = {value}: keys go to other partitions than with the Java client"
                 );

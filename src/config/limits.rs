@@ -38,6 +38,7 @@ impl Config {
             outbox,
             kafka,
             delivery,
+            dead_letters,
             http,
         } = self;
         let name = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
@@ -103,6 +104,7 @@ impl Config {
             (1..=most * 1024).contains(&delivery.in_flight_bytes),
             "1 byte to 2 TiB",
         )?;
+        dead_letters.check()?;
         let port = |address: &str| {
             address
                 .rsplit_once(':')

@@ -1,6 +1,7 @@
 //! The configuration as one tree of typed structs: defaults with their reasons, units, limits.
 //! `layers` reads it from file, environment and flags.
 
+mod dead_letters;
 mod env;
 pub mod kafka;
 mod layers;
@@ -12,6 +13,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
+pub use dead_letters::{DeadLetters, Guard, OnPoison};
 pub use env::Env;
 pub use layers::load;
 pub use limits::Problem;
@@ -26,6 +28,7 @@ pub struct Config {
     pub outbox: Vec<Outbox>,
     pub kafka: Kafka,
     pub delivery: Delivery,
+    pub dead_letters: DeadLetters,
     pub http: Http,
 }
 
@@ -146,15 +149,6 @@ pub enum Format {
     Raw,
 }
 
-/// What a record that can never be delivered does to the publisher.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OnPoison {
-    /// Settle what is before it and end with exit code 5.
-    #[default]
-    Stop,
-}
-
 #[derive(Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub struct Kafka {
@@ -198,7 +192,7 @@ pub struct Delivery {
     /// Bytes of those rows; a larger row is sent alone. At least 1.
     #[serde(deserialize_with = "units::size")]
     pub in_flight_bytes: u64,
-    /// How long rows wait for a topic that is missing or forbidden before the publisher stops.
+    /// How long rows wait for a topic that is missing or forbidden.
     #[serde(deserialize_with = "units::duration")]
     pub setup_retry_for: Duration,
     /// How long a stop may take to finish, flush and confirm.
@@ -226,6 +220,10 @@ pub struct Http {
     /// Rows open and nothing settled for so long: `/ready` says no.
     #[serde(deserialize_with = "units::duration")]
     pub not_ready_after: Duration,
+    /// A file whose first line is the token that changes need, read again at each of them. Without
+    /// one, changes are accepted from loopback only.
+    #[serde(deserialize_with = "units::path_or_empty")]
+    pub admin_token_file: Option<PathBuf>,
 }
 
 impl Default for Http {
@@ -233,6 +231,7 @@ impl Default for Http {
         Http {
             listen: "127.0.0.1:9464".into(),
             not_ready_after: Duration::from_secs(60),
+            admin_token_file: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use bytesize::ByteSize;
 use jiff::{Span, SpanRelativeTo};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error, MapAccess, Visitor},
+    de::{Error, MapAccess, SeqAccess, Visitor},
 };
 
 use super::{Secret, TableName};
@@ -51,6 +51,38 @@ pub fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, 
         }
     }
     deserializer.deserialize_any(Text)
+}
+
+/// A list of durations; as one text, as a variable has it, they are separated by commas.
+pub fn durations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Duration>, D::Error> {
+    struct Item(Duration);
+    impl<'de> Deserialize<'de> for Item {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            duration(deserializer).map(Item)
+        }
+    }
+    struct List;
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<Duration>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list of durations such as [\"1m\", \"5m\"]")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<Duration>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(Item(duration)) = items.next_element()? {
+                list.push(duration);
+            }
+            Ok(list)
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<Vec<Duration>, E> {
+            if text.trim().is_empty() {
+                return Ok(Vec::new());
+            }
+            let parts = text.split(',').map(parse_duration);
+            parts.collect::<Result<_, _>>().map_err(E::custom)
+        }
+    }
+    deserializer.deserialize_any(List)
 }
 
 /// Bytes: `"16MiB"` is 16 × 1,048,576, `"64M"` and `"64MB"` are 64,000,000, a bare number is bytes.

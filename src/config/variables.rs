@@ -200,15 +200,21 @@ fn known_keys() -> Vec<Vec<String>> {
             .map(String::from)
             .collect::<Vec<_>>()
     };
-    let sections = fields("\"?\" = 0");
-    let keys = sections.into_iter().flat_map(|section| {
-        let (header, prefix) = match section.as_str() {
-            "outbox" => ("[[outbox]]".to_string(), vec![section, "0".into()]),
-            name => (format!("[{name}]"), vec![section]),
-        };
+    let inner = ["dead_letters".to_string(), "guard".into()];
+    let mut tables: Vec<Vec<String>> = fields("\"?\" = 0")
+        .into_iter()
+        .map(|name| vec![name])
+        .collect();
+    tables.push(inner.to_vec());
+    let keys = tables.into_iter().flat_map(|mut table| {
+        let mut header = format!("[{}]", table.join("."));
+        if table == ["outbox"] {
+            header = "[[outbox]]".into();
+            table.push("0".into());
+        }
         fields(&format!("{header}\n\"?\" = 0"))
             .into_iter()
-            .map(move |key| [prefix.clone(), vec![key]].concat())
+            .map(move |key| [table.clone(), vec![key]].concat())
     });
     keys.collect()
 }

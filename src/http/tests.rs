@@ -1,17 +1,20 @@
 //! The four paths, and clients that send half a request.
 
-use std::{net::SocketAddr, time::Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     task::JoinHandle,
 };
 
 use super::*;
 use crate::{
-    pg::slot::tests::{facts, names},
+    config::{self, OnPoison},
+    pg::{
+        conninfo::ConnInfo,
+        slot::tests::{facts, names},
+    },
     state::Role,
 };
 
@@ -32,6 +35,8 @@ async fn server(fresh: Option<SlotFacts>) -> Server {
         names: Arc::new(names()),
         refresh: Arc::new(move || Box::pin(std::future::ready(fresh.clone()))),
         not_ready_after: Duration::from_secs(60),
+        desk: Arc::new(Desk::new(nowhere(), names().slot, OnPoison::HoldKey)),
+        guard: Arc::new(Guard::new(&config::Http::default()).unwrap()),
     };
     let stop = CancellationToken::new();
     let serving = tokio::spawn(serve(listener, shared.clone(), stop.clone()));
@@ -41,6 +46,15 @@ async fn server(fresh: Option<SlotFacts>) -> Server {
         stop,
         serving,
     }
+}
+
+/// A database that nobody runs.
+fn nowhere() -> ConnInfo {
+    let postgres = config::Postgres {
+        url: Some(config::Secret::new("postgres://nobody@127.0.0.1:1/none")),
+        ..config::Postgres::default()
+    };
+    ConnInfo::resolve(&postgres, &config::Env::default()).unwrap()
 }
 
 /// Status line and headers, and the body.

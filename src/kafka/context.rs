@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::{
-    ClientContext,
+    ClientContext, Message as _,
     config::RDKafkaLogLevel,
     error::KafkaError,
     message::DeliveryResult,
@@ -37,6 +37,8 @@ pub enum Outcome {
 pub struct Settled {
     pub source: Source,
     pub seq: Seq,
+    /// Where it went, or was to go; -1 when that is unknown.
+    pub partition: i32,
     pub outcome: Outcome,
 }
 
@@ -150,13 +152,17 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, seq: usize) {
-        let outcome = match result {
-            Ok(_) => Outcome::Delivered,
-            Err((error, _)) => Outcome::Failed(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        let (message, outcome) = match result {
+            Ok(message) => (message, Outcome::Delivered),
+            Err((error, message)) => {
+                let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+                (message, Outcome::Failed(code))
+            }
         };
         self.deliveries.settled(Settled {
             source: self.source,
             seq: Seq(seq as u64),
+            partition: message.partition(),
             outcome,
         });
     }

@@ -3,6 +3,7 @@
 
 pub mod context;
 pub mod failure;
+pub mod partitions;
 pub mod producer;
 pub mod scan;
 pub mod settings;

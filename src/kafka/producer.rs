@@ -30,7 +30,7 @@ use rdkafka::{
 
 use super::{
     context::{Context, Deliveries, Source},
-    topics::TopicState,
+    topics::{Answer, TopicState},
 };
 use crate::{ledger::Seq, outbox::record::Record};
 
@@ -202,22 +202,24 @@ pub struct Inquiry(Arc<BaseProducer<Context>>);
 
 impl Inquiry {
     /// What the brokers say of a topic; blocks for at most `timeout`. An error is no answer.
-    pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<TopicState> {
+    pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<Answer> {
         let metadata = self.0.client().fetch_metadata(Some(topic), timeout)?;
         let found = metadata.topics().iter().find(|t| t.name() == topic);
         let Some(found) = found else {
-            return Ok(TopicState::Missing);
+            return Ok(TopicState::Missing.into());
         };
-        match found.error().map(Code::from) {
-            None if found.partitions().is_empty() => Ok(TopicState::Missing),
-            None => Ok(TopicState::Open),
-            Some(Code::TopicAuthorizationFailed) => Ok(TopicState::Denied),
+        let partitions = found.partitions().len();
+        let state = match found.error().map(Code::from) {
+            None if partitions == 0 => TopicState::Missing,
+            None => TopicState::Open,
+            Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
-                Ok(TopicState::Missing)
+                TopicState::Missing
             }
             // A new topic has no leaders for a moment; the producer waits for them by itself.
-            Some(Code::LeaderNotAvailable) => Ok(TopicState::Open),
-            Some(code) => Err(KafkaError::MetadataFetch(code)),
-        }
+            Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
+            Some(code) => return Err(KafkaError::MetadataFetch(code)),
+        };
+        Ok(Answer { state, partitions })
     }
 }

@@ -1,6 +1,6 @@
 //! The producer's settings: what the promise rests on, and the bounds that follow ours.
 
-use rdkafka::ClientConfig;
+use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 
 use crate::config;
 
@@ -12,6 +12,9 @@ const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's own default.
 pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;
+
+/// Java's default: producers of other services and we agree on a key's partition.
+pub const PARTITIONER: &str = "murmur2_random";
 
 /// Batches aren't made smaller than this, whatever a topic refuses.
 pub const SMALLEST_BATCH: u32 = 16 << 10;
@@ -62,9 +65,7 @@ pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -
     settings
         .set("client.id", client_id)
         .set("socket.keepalive.enable", "true");
-    for (name, value) in properties {
-        settings.set(name, value);
-    }
+    pass_on(properties, &mut settings);
     settings
         .set("bootstrap.servers", brokers)
         // Needed to read at all; no group is joined, and nothing is committed.
@@ -77,18 +78,28 @@ pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -
     settings
 }
 
+/// The user's own. The wrapper would keep from us what `debug` asks the library to tell.
+fn pass_on(properties: &[(String, String)], settings: &mut ClientConfig) {
+    for (name, value) in properties {
+        settings.set(name, value);
+    }
+    if settings
+        .get("debug")
+        .is_some_and(|topics| !topics.is_empty())
+    {
+        settings.set_log_level(RDKafkaLogLevel::Debug);
+    }
+}
+
 fn common(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings
         .set("client.id", client_id)
-        // Java's default: producers of other services and we agree on a key's partition.
-        .set("partitioner", "murmur2_random")
+        .set("partitioner", PARTITIONER)
         .set("allow.auto.create.topics", "false")
         // A half-open connection is noticed without waiting for a request to time out.
         .set("socket.keepalive.enable", "true");
-    for (name, value) in properties {
-        settings.set(name, value);
-    }
+    pass_on(properties, &mut settings);
     settings
         .set("bootstrap.servers", brokers)
         .set("enable.idempotence", "true")

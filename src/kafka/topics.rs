@@ -4,7 +4,23 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::partitions::{Partitioner, Partitions};
 use crate::ledger::Seq;
+
+/// What the brokers say of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub state: TopicState,
+    /// How many partitions it has; 0 when nobody said so.
+    pub partitions: usize,
+}
+
+impl From<TopicState> for Answer {
+    fn from(state: TopicState) -> Self {
+        let partitions = 0;
+        Answer { state, partitions }
+    }
+}
 
 /// What is known of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +34,28 @@ pub enum TopicState {
     Denied,
 }
 
+/// The largest batch that a topic takes, and whose setting that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Unasked,
+    /// To be asked for.
+    Wanted,
+    Asked,
+    /// As a person is told.
+    Known(String),
+    /// Nobody may tell us.
+    Unknown,
+}
+
+impl Limit {
+    pub fn known(&self) -> Option<&str> {
+        match self {
+            Limit::Known(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub struct Topic {
     pub name: Box<str>,
@@ -26,12 +64,21 @@ pub struct Topic {
     pub waiting: VecDeque<Seq>,
     /// Its rows in the main producer, those of the present stream.
     pub enqueued: usize,
-    /// This producer has delivered a record of it. Until then one row goes alone: a broker that knows
-    /// nothing of a producer takes any first sequence number, so a batch behind a refused first one
-    /// would be appended.
-    warm: bool,
+    partitions: Partitions,
+    /// The first waiting row's partition, where another row goes alone now.
+    blocked_on: Option<usize>,
     /// When the first of its rows began to wait, or the topic was found closed.
     pub since: Option<jiff::Timestamp>,
+    /// Since when it is answered as closed without a break.
+    pub closed_since: Option<jiff::Timestamp>,
+    /// It has dead letters for being closed: while it stays so, its new rows become letters at once.
+    pub parking: bool,
+    /// A letter waits for its first answer.
+    pub wanted: bool,
+    /// What its records may weigh, asked for once one was too large.
+    pub limit: Limit,
+    /// The brokers showed it the last time they were asked.
+    visible: bool,
 }
 
 impl Topic {
@@ -40,9 +87,15 @@ impl Topic {
         self.state == TopicState::Open
     }
 
-    /// One more record may be enqueued now.
-    fn has_room(&self) -> bool {
-        self.is_open() && (self.warm || self.enqueued == 0)
+    /// Answered as missing or denied.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, TopicState::Missing | TopicState::Denied)
+    }
+
+    /// The first waiting row may try to leave.
+    fn is_releasable(&self) -> bool {
+        let is_free = |partition| self.partitions.takes(partition);
+        self.is_open() && !self.waiting.is_empty() && self.blocked_on.is_none_or(is_free)
     }
 
     /// What a person is told.
@@ -57,15 +110,28 @@ impl Topic {
 }
 
 /// The topics that rows were routed to, numbered in the order of their first row.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Topics {
+    partitioner: Partitioner,
     topics: Vec<Topic>,
     numbers: HashMap<Box<str>, usize>,
     /// Rows that wait, over all topics.
     waiting: usize,
+    /// Topics with dead letters that take records again.
+    opened: Vec<Box<str>>,
 }
 
 impl Topics {
+    pub fn new(partitioner: Partitioner) -> Self {
+        Topics {
+            partitioner,
+            topics: Vec::new(),
+            numbers: HashMap::new(),
+            waiting: 0,
+            opened: Vec::new(),
+        }
+    }
+
     /// The topic's number; nothing is allocated for a known one.
     pub fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
@@ -79,8 +145,14 @@ impl Topics {
             state,
             waiting: VecDeque::new(),
             enqueued: 0,
-            warm: false,
+            partitions: Partitions::default(),
+            blocked_on: None,
             since: None,
+            closed_since: None,
+            parking: false,
+            wanted: false,
+            limit: Limit::Unasked,
+            visible: false,
         });
         self.numbers.insert(name, number);
         number
@@ -102,10 +174,26 @@ impl Topics {
         self.topics.iter().enumerate()
     }
 
-    /// Whether a row of this topic can be enqueued now, with nothing of the topic waiting.
+    /// Whether rows of this topic can be enqueued now, with nothing of the topic waiting.
     pub fn takes(&self, number: usize) -> bool {
         let topic = &self.topics[number];
-        topic.has_room() && topic.waiting.is_empty()
+        topic.is_open() && topic.waiting.is_empty()
+    }
+
+    /// The partition of a row whose order counts while there are cold ones.
+    pub fn cold_partition(&self, number: usize, key: Option<&[u8]>) -> Option<usize> {
+        let partitions = &self.topics[number].partitions;
+        if partitions.are_warm() {
+            return None;
+        }
+        self.partitioner.partition(key, partitions.count())
+    }
+
+    /// Whether a row goes alone there now: the next one of the topic waits for it.
+    pub fn is_blocked(&mut self, number: usize, partition: Option<usize>) -> bool {
+        let topic = &mut self.topics[number];
+        topic.blocked_on = partition.filter(|p| !topic.partitions.takes(*p));
+        topic.blocked_on.is_some()
     }
 
     /// Lets a row wait behind the others of its topic.
@@ -116,8 +204,12 @@ impl Topics {
         self.waiting += 1;
     }
 
-    pub fn enqueued(&mut self, number: usize) {
-        self.topics[number].enqueued += 1;
+    pub fn enqueued(&mut self, number: usize, partition: Option<usize>, seq: Seq) {
+        let topic = &mut self.topics[number];
+        topic.enqueued += 1;
+        if let Some(partition) = partition {
+            topic.partitions.enqueued(partition, seq);
+        }
     }
 
     /// The main producer told what became of one of them.
@@ -125,34 +217,125 @@ impl Topics {
         self.topics[number].enqueued -= 1;
     }
 
-    /// The main producer delivered one of them.
-    pub fn delivered(&mut self, number: usize) {
-        self.topics[number].warm = true;
-    }
-
-    /// A new producer: the brokers know nothing of it.
-    pub fn cool(&mut self) {
-        for topic in &mut self.topics {
-            topic.warm = false;
+    /// The main producer delivered one of them to this partition.
+    pub fn delivered(&mut self, number: usize, partition: i32, seq: Seq) {
+        let topic = &mut self.topics[number];
+        let partition = usize::try_from(partition).unwrap_or_default();
+        if !topic.partitions.delivered(partition, seq) && topic.is_open() {
+            // Partitions were added: how many there are is asked for before the next row goes.
+            topic.state = TopicState::Unasked;
         }
     }
 
-    /// A new stream: reports of older rows are nobody's.
+    /// A new producer, or one that the brokers may have forgotten: they know nothing of it.
+    pub fn cool(&mut self) {
+        for topic in &mut self.topics {
+            topic.partitions.cool();
+        }
+    }
+
+    /// No report will come for what was enqueued: a new producer or a new stream.
     pub fn forget_enqueued(&mut self) {
         for topic in &mut self.topics {
             topic.enqueued = 0;
+            topic.blocked_on = None;
+            topic.partitions.forget_trying();
         }
     }
 
     /// Notes what the brokers said; `true` when it is news.
-    pub fn answer(&mut self, number: usize, state: TopicState) -> bool {
+    pub fn answer(&mut self, number: usize, answer: Answer) -> bool {
+        let Answer { state, partitions } = answer;
         let topic = &mut self.topics[number];
+        if partitions > 0 {
+            topic.partitions.resize(partitions);
+        }
         let news = topic.state != state;
         if state == TopicState::Open && topic.waiting.is_empty() {
             topic.since = None;
         }
+        if state == TopicState::Open && std::mem::take(&mut topic.parking) {
+            self.opened.push(topic.name.clone());
+        }
+        topic.wanted = false;
         topic.state = state;
         news
+    }
+
+    /// A topic that denied us can be seen now: perhaps it takes records, and its letters are tried.
+    pub fn seen(&mut self, number: usize, visible: bool) {
+        let topic = &mut self.topics[number];
+        let news = visible && !std::mem::replace(&mut topic.visible, visible);
+        if news && topic.parking {
+            self.opened.push(topic.name.clone());
+        }
+    }
+
+    /// Has dead letters for being closed.
+    pub fn park(&mut self, number: usize) {
+        self.topics[number].parking = true;
+    }
+
+    /// A letter waits for the topic's first answer.
+    pub fn want(&mut self, number: usize) {
+        self.topics[number].wanted = true;
+    }
+
+    /// A record of it was too large.
+    pub fn want_limit(&mut self, number: usize) {
+        let limit = &mut self.topics[number].limit;
+        // It may have been changed since it was asked for.
+        if !matches!(limit, Limit::Asked) {
+            *limit = Limit::Wanted;
+        }
+    }
+
+    /// The next topic to ask for its limit.
+    pub fn take_wanted_limit(&mut self) -> Option<usize> {
+        let number = self.topics.iter().position(|t| t.limit == Limit::Wanted)?;
+        self.topics[number].limit = Limit::Asked;
+        Some(number)
+    }
+
+    pub fn limited(&mut self, number: usize, limit: Limit) {
+        self.topics[number].limit = limit;
+    }
+
+    /// Its limit will be known soon.
+    pub fn awaits_limit(&self, number: Option<usize>) -> bool {
+        number
+            .is_some_and(|number| matches!(self.topics[number].limit, Limit::Wanted | Limit::Asked))
+    }
+
+    /// Notes how long topics are closed without a break.
+    pub fn watch_closed(&mut self, now: jiff::Timestamp) {
+        for topic in &mut self.topics {
+            topic.closed_since = topic.is_closed().then(|| topic.closed_since.unwrap_or(now));
+        }
+    }
+
+    /// The next topic whose letters are due now.
+    pub fn take_opened(&mut self) -> Option<Box<str>> {
+        self.opened.pop()
+    }
+
+    /// Rows that wait at closed topics.
+    pub fn waiting_closed(&self) -> usize {
+        let closed = self.topics.iter().filter(|topic| topic.is_closed());
+        closed.map(|topic| topic.waiting.len()).sum()
+    }
+
+    /// Rows leave the gate in no order: they aren't sent.
+    pub fn take_waiting(&mut self, number: usize, mut takes: impl FnMut(Seq) -> bool) -> Vec<Seq> {
+        let topic = &mut self.topics[number];
+        let (taken, left) = topic.waiting.drain(..).partition(|seq| takes(*seq));
+        let taken: VecDeque<Seq> = taken;
+        topic.waiting = left;
+        self.waiting -= taken.len();
+        if topic.waiting.is_empty() {
+            topic.since = None;
+        }
+        taken.into()
     }
 
     /// An open topic with rows that may leave now.
@@ -160,9 +343,7 @@ impl Topics {
         if self.waiting == 0 {
             return None;
         }
-        self.topics
-            .iter()
-            .position(|t| t.has_room() && !t.waiting.is_empty())
+        self.topics.iter().position(Topic::is_releasable)
     }
 
     pub fn first_waiting(&self, number: usize) -> Option<Seq> {
@@ -190,6 +371,7 @@ impl Topics {
     /// Topics whose rows wait for an answer.
     pub fn to_ask(&self) -> impl Iterator<Item = (usize, &Topic)> {
         self.iter()
-            .filter(|(_, topic)| !topic.is_open() && !topic.waiting.is_empty())
+            .filter(|(_, topic)| !topic.is_open())
+            .filter(|(_, topic)| !topic.waiting.is_empty() || topic.parking || topic.wanted)
     }
 }

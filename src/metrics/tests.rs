@@ -1,7 +1,7 @@
 //! The text of `/metrics`.
 
 use super::*;
-use crate::{lsn::Lsn, pg::slot::tests::facts};
+use crate::{lsn::Lsn, pg::slot::tests::facts, state::LetterCounts};
 
 #[test]
 fn what_is_known_is_told_and_the_rest_left_out() {
@@ -27,7 +27,7 @@ fn what_is_known_is_told_and_the_rest_left_out() {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
     assert!(
-        !text.contains("received_lsn") && !text.contains("slot_"),
+        !text.contains("received_lsn") && !text.contains("slot_") && !text.contains("dead_letters"),
         "{text}"
     );
 
@@ -35,9 +35,17 @@ fn what_is_known_is_told_and_the_rest_left_out() {
     now.role = Role::Publisher;
     now.received = Some(Lsn::new(4096));
     now.slot = Some((facts(), std::time::Instant::now()));
+    now.dead_letters = Some(LetterCounts {
+        held: 7,
+        ..LetterCounts::default()
+    });
+    now.held_keys = Some(2);
     drop(now);
     let text = metrics.text(&state);
     for line in [
+        "walpost_dead_letters{status=\"held\"} 7",
+        "walpost_dead_letters{status=\"dead\"} 0",
+        "walpost_held_keys 2",
         "walpost_role{role=\"publisher\"} 1",
         "walpost_received_lsn_bytes 4096",
         "walpost_slot_confirmed_lag_bytes 256",
@@ -60,6 +68,7 @@ fn the_readme_lists_every_metric() {
     now.slot = Some((facts, std::time::Instant::now()));
     (now.received, now.confirmed) = (Some(Lsn::new(1)), Some(Lsn::new(1)));
     now.last_server_message = Some(std::time::Instant::now());
+    (now.dead_letters, now.held_keys) = (Some(LetterCounts::default()), Some(0));
     drop(now);
     let readme = include_str!("../../README.md");
     let text = metrics.text(&state);

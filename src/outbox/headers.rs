@@ -38,6 +38,13 @@ impl Headers {
         self.entries.push((name, Some(value)));
     }
 
+    /// As it was sent before; `None` is a null header.
+    pub fn push_entry(&mut self, name: &str, value: Option<&[u8]>) {
+        let name = self.append(name.as_bytes());
+        let value = value.map(|value| self.append(value));
+        self.entries.push((name, value));
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.text.len();
         self.text.extend_from_slice(bytes);

@@ -6,10 +6,13 @@ use std::fmt::Write as _;
 use super::{
     headers::Headers,
     relation::{Form, Role, TopicPart},
-    row::{Origin, OutboxRow, Unmappable},
+    row::{Origin, OutboxRow, Reread, Unmappable},
     template::is_valid_topic,
 };
-use crate::lsn::{PgTime, Position};
+use crate::{
+    dead_letters::letter::{DEAD_LETTER, Kept, REPLAY_HEADER, put_headers},
+    lsn::{PgTime, Position},
+};
 
 /// What goes to Kafka. `None` is a null key or a null value, not an empty one.
 pub struct Record<'a> {
@@ -62,15 +65,18 @@ impl Mapper {
             }
         }
         match origin {
-            Origin::Stream => {
+            Origin::Stream | Origin::Letter => {
                 self.position.clear();
                 // Writing to a String cannot fail.
                 let _ = write!(self.position, "{position}");
                 self.headers.push("wal_position", self.position.as_bytes());
             }
-            Origin::Table(reread) => self
-                .headers
-                .push("walpost_replay", reread.name().as_bytes()),
+            Origin::Table(_) => {}
+        }
+        match origin {
+            Origin::Stream => {}
+            Origin::Letter => self.headers.push(REPLAY_HEADER, DEAD_LETTER.as_bytes()),
+            Origin::Table(reread) => self.headers.push(REPLAY_HEADER, reread.name().as_bytes()),
         }
         if let Some(json) = row.role(Role::Headers) {
             self.dropped_headers += self.headers.spread(json)?;
@@ -89,6 +95,32 @@ impl Mapper {
             timestamp: timestamp(row.role(Role::OccurredAt), committed_at),
             payload,
         })
+    }
+
+    /// The record that a letter keeps, with the reason why it goes out once more.
+    pub fn kept<'a>(&'a mut self, kept: &'a Kept, resend: bool) -> Record<'a> {
+        let reason = if resend {
+            Reread::Resend.name()
+        } else {
+            DEAD_LETTER
+        };
+        self.headers.clear();
+        put_headers(&kept.headers, reason, !resend, &mut self.headers);
+        Record {
+            topic: &kept.topic,
+            key: kept.key.as_deref(),
+            headers: &self.headers,
+            timestamp: kept.timestamp,
+            payload: kept.payload.as_deref(),
+        }
+    }
+
+    /// The row's key, also of one that no record can be made of.
+    pub fn key<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<&'a [u8]>, Unmappable> {
+        match row.shape.key {
+            None => Ok(None),
+            Some(field) => bytes(row.column(field.index)?, field.form, "key", &mut self.key),
+        }
     }
 
     /// The name of the row's topic.

@@ -8,8 +8,8 @@ use std::{
 
 use super::template::{Part, Template};
 use crate::{
-    config::{self, TableName},
-    pg::pgoutput::Relation,
+    config::{self, OnPoison, TableName},
+    pg::pgoutput::{Column, Relation},
 };
 
 /// What a column is for.
@@ -62,6 +62,7 @@ pub struct Mapping {
     pub topic: Template,
     /// `None`: records have no key.
     pub key: Option<String>,
+    pub on_poison: OnPoison,
 }
 
 impl Mapping {
@@ -70,6 +71,7 @@ impl Mapping {
             table: outbox.table.clone(),
             topic: Template::parse(&outbox.topic)?,
             key: Some(outbox.key.clone()).filter(|key| !key.is_empty()),
+            on_poison: outbox.on_poison,
         })
     }
 
@@ -146,6 +148,9 @@ pub enum TopicPart {
 /// Where the mapped columns of one version of the table are.
 #[derive(Debug)]
 pub struct Shape {
+    pub mapping: Arc<Mapping>,
+    /// The names of all columns, by their place in the tuple.
+    pub columns: Vec<String>,
     /// The role of each column, by its place in the tuple.
     pub roles: Vec<Option<Role>>,
     pub topic: Vec<TopicPart>,
@@ -162,7 +167,7 @@ pub const BYTEA: u32 = 17;
 pub const FIRST_OF_USERS: u32 = 16_384;
 
 impl Shape {
-    pub fn new(relation: &Relation, mapping: &Mapping, types: &Types) -> Self {
+    pub fn new(relation: &Relation, mapping: &Arc<Mapping>, types: &Types) -> Self {
         let columns = || relation.columns.iter().enumerate();
         let field = |name: &str| {
             let (index, column) = columns().find(|(_, column)| column.name == name)?;
@@ -180,6 +185,7 @@ impl Shape {
             }),
         });
         Shape {
+            columns: columns().map(|(_, column)| column.name.clone()).collect(),
             topic: topic.collect(),
             key: mapping.key.as_deref().and_then(field),
             payload: field(Role::Payload.column()),
@@ -188,15 +194,26 @@ impl Shape {
                 .columns()
                 .find(|name| field(name).is_none())
                 .map(str::to_owned),
+            mapping: mapping.clone(),
         }
     }
 
     #[cfg(test)]
     pub fn for_tests() -> Arc<Self> {
-        let (roles, topic) = (Vec::new(), Vec::new());
+        let table = TableName {
+            schema: "s".into(),
+            name: "t".into(),
+        };
         Arc::new(Shape {
-            roles,
-            topic,
+            mapping: Arc::new(Mapping {
+                table,
+                topic: Template::parse("t").unwrap(),
+                key: None,
+                on_poison: OnPoison::Stop,
+            }),
+            columns: Vec::new(),
+            roles: Vec::new(),
+            topic: Vec::new(),
             key: None,
             payload: None,
             missing: None,
@@ -215,7 +232,7 @@ pub enum Table {
 /// The tables of the stream, by OID.
 #[derive(Debug)]
 pub struct Relations {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     /// The table's OID today. It is ours under any name it had then, and the table that had the
     /// configured name then is ours too: it may have been dropped and created again since.
     oid: u32,
@@ -228,7 +245,7 @@ pub struct Relations {
 impl Relations {
     pub fn new(mapping: Mapping, oid: u32) -> Self {
         Relations {
-            mapping,
+            mapping: Arc::new(mapping),
             oid,
             types: Types::new(std::iter::empty()),
             looked_for: HashSet::new(),
@@ -266,6 +283,26 @@ impl Relations {
         settled
     }
 
+    /// The shape of a row that was kept, of the outbox table with this name, by its columns' names
+    /// and types; `None`: no such table is configured.
+    pub fn shape_of_kept(&self, outbox: &str, columns: &[(String, u32)]) -> Option<Arc<Shape>> {
+        let table = &self.mapping.table;
+        if table.to_string() != outbox {
+            return None;
+        }
+        let column = |(name, type_oid): &(String, u32)| Column {
+            name: name.clone(),
+            type_oid: *type_oid,
+        };
+        let relation = Relation {
+            id: 0,
+            namespace: table.schema.clone(),
+            name: table.name.clone(),
+            columns: columns.iter().map(column).collect(),
+        };
+        Some(Arc::new(Shape::new(&relation, &self.mapping, &self.types)))
+    }
+
     /// `None`: a row of a table that was never described.
     pub fn table(&self, relation: u32) -> Option<&Table> {
         self.known.get(&relation)
@@ -286,6 +323,7 @@ mod tests {
             },
             topic: Template::parse("t").unwrap(),
             key: None,
+            on_poison: OnPoison::Stop,
         };
         let relation = |id, payload| Relation {
             id,

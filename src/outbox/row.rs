@@ -27,6 +27,8 @@ impl Unmappable {
 pub enum Origin {
     /// From the log: its record tells its position.
     Stream,
+    /// From its dead letter: its record tells its position, and that it comes from there.
+    Letter,
     /// From the table itself: its record tells why.
     Table(Reread),
 }
@@ -38,6 +40,10 @@ pub enum Reread {
     Backfill,
     /// Its place in the log is lost.
     Recover,
+    /// An operator wants the rows of some time once more.
+    Replay,
+    /// An operator wants the event once more.
+    Resend,
 }
 
 impl Reread {
@@ -46,6 +52,8 @@ impl Reread {
         match self {
             Reread::Backfill => "backfill",
             Reread::Recover => "recover",
+            Reread::Replay => "replay",
+            Reread::Resend => "resend",
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod bytes;
 pub mod conninfo;
 pub mod create_slot;
 pub mod failure;
+pub mod letters;
 pub mod lost;
 pub mod mark;
 pub mod message;

@@ -1,17 +1,36 @@
 //! Our row in `walpost.slot`, as `init` writes it.
 
+use anyhow::Context as _;
 use tokio_postgres::{
     Client,
     types::{ToSql, Type},
 };
 
 use crate::{
+    dead_letters::store::Owner,
     lsn::Lsn,
     pg::{
         setup::{explain, unless_denied},
         slot::{Names, SlotFacts},
     },
 };
+
+/// Who writes dead letters of the slot's present life.
+pub async fn owner(client: &Client, slot: &str) -> anyhow::Result<Owner> {
+    let text = "SELECT epoch, life FROM walpost.slot WHERE slot = $1";
+    let rows = client
+        .query_typed(text, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(explain)?;
+    let row = rows
+        .first()
+        .context("the slot has no row in walpost.slot")?;
+    Ok(Owner {
+        slot: slot.to_owned(),
+        epoch: row.try_get(0)?,
+        life: row.try_get(1)?,
+    })
+}
 
 /// From here on the slot counts as half-made until `made`.
 pub async fn creating(client: &Client, slot: &str) -> anyhow::Result<()> {
@@ -30,7 +49,7 @@ pub async fn forget(client: &Client, slot: &str) -> anyhow::Result<()> {
 
 /// After the slot was dropped on purpose.
 pub async fn remove(client: &Client, slot: &str) -> anyhow::Result<()> {
-    let text = "DELETE FROM walpost.slot WHERE slot = $1";
+    let text = "WITH line AS (DELETE FROM walpost.timeline WHERE slot = $1) DELETE FROM walpost.slot WHERE slot = $1";
     execute(client, text, &[(&slot, Type::TEXT)]).await
 }
 
@@ -84,12 +103,14 @@ pub async fn made(
         .as_ref()
         .map(|p| p.fingerprint.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
-    let text = "INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn, timeline)
-        VALUES ($1, $6, $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn, $7)
+    let text = "WITH line AS (INSERT INTO walpost.timeline (slot, timeline) VALUES ($1, $7)
+          ON CONFLICT (slot) DO UPDATE SET timeline = $7)
+        INSERT INTO walpost.slot AS s (slot, state, system_identifier, database, plugin, consistent_point, publication, reserved_lsn)
+        VALUES ($1, $6, $2, $3, 'pgoutput', $4::pg_catalog.pg_lsn, $5::jsonb, $4::pg_catalog.pg_lsn)
         ON CONFLICT (slot) DO UPDATE SET state = $6, system_identifier = $2, database = $3, plugin = 'pgoutput',
           consistent_point = $4::pg_catalog.pg_lsn, publication = $5::jsonb,
           confirmed_lsn = CASE WHEN $6 = 'backfilling' THEN s.confirmed_lsn END, committed_at = NULL,
-          reserved_lsn = $4::pg_catalog.pg_lsn, holder = NULL, timeline = $7, updated_at = pg_catalog.now()";
+          reserved_lsn = $4::pg_catalog.pg_lsn, holder = NULL, updated_at = pg_catalog.now()";
     let timeline = facts.server.timeline.cast_signed();
     let at = consistent_point.to_string();
     let state = match next {

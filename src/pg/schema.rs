@@ -12,6 +12,7 @@ pub const MIGRATIONS: &[&str] = &[
     include_str!("../../sql/walpost-2.sql"),
     include_str!("../../sql/walpost-3.sql"),
     include_str!("../../sql/walpost-4.sql"),
+    include_str!("../../sql/walpost-5.sql"),
 ];
 
 /// What this binary works with.

@@ -246,6 +246,7 @@ struct Shape {
     version_num: i32,
     has_meta: bool,
     has_record: bool,
+    has_timeline: bool,
 }
 
 async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
@@ -255,7 +256,7 @@ async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
             "SELECT pg_catalog.current_setting('server_version_num')::int,
                (SELECT pg_catalog.array_agg(c.relname::text) FROM pg_catalog.pg_class c
                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = 'walpost' AND c.relname IN ('meta', 'slot') AND c.relkind = 'r')",
+                WHERE n.nspname = 'walpost' AND c.relname IN ('meta', 'slot', 'timeline') AND c.relkind = 'r')",
             &[],
         )
         .await?;
@@ -265,6 +266,7 @@ async fn shape(client: &Client) -> Result<Shape, tokio_postgres::Error> {
         version_num: rows[0].try_get(0)?,
         has_meta: has("meta"),
         has_record: has("slot"),
+        has_timeline: has("timeline"),
     })
 }
 
@@ -294,10 +296,13 @@ fn query(shape: &Shape) -> String {
     } else {
         "NULL"
     };
-    let record = if shape.has_record {
-        "(SELECT pg_catalog.to_json(s) FROM walpost.slot s WHERE s.slot = $1)"
-    } else {
-        "NULL"
+    let record = match (shape.has_record, shape.has_timeline) {
+        (true, true) => {
+            "(SELECT pg_catalog.to_jsonb(s) || pg_catalog.jsonb_build_object('timeline', t.timeline)
+              FROM walpost.slot s LEFT JOIN walpost.timeline t USING (slot) WHERE s.slot = $1)"
+        }
+        (true, false) => "(SELECT pg_catalog.to_json(s) FROM walpost.slot s WHERE s.slot = $1)",
+        (false, _) => "NULL",
     };
     include_str!("../../sql/facts.sql")
         .replace("{filter}", filter)
@@ -309,7 +314,7 @@ fn query(shape: &Shape) -> String {
 }
 
 /// A value read from one column of type json.
-struct FromJson<T>(T);
+pub(super) struct FromJson<T>(pub T);
 
 impl<'a, T: serde::de::DeserializeOwned> FromSql<'a> for FromJson<T> {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {

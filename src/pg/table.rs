@@ -100,7 +100,7 @@ impl Reader {
             name: name.clone(),
             columns,
         };
-        let shape = Arc::new(Shape::new(&relation, &mapping, &types));
+        let shape = Arc::new(Shape::new(&relation, &Arc::new(mapping), &types));
         let reader = Reader {
             client,
             name: outbox.table.clone(),

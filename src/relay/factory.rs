@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use rdkafka::{admin::AdminClient, client::DefaultClientContext};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -137,6 +138,16 @@ impl Factory {
         );
         self.recipe.batch_size = Some(half);
         true
+    }
+
+    /// A client that asks and changes nothing.
+    pub fn admin(&self) -> anyhow::Result<AdminClient<DefaultClientContext>> {
+        let config = &self.recipe.config;
+        let mut properties = self.recipe.properties.clone();
+        properties.extend(read_property_files(&config.kafka)?);
+        let client_id = format!("walpost-{}", config.postgres.slot);
+        let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
+        settings.create().map_err(no_producer)
     }
 
     /// Whether a new client could log in where the old one could not.

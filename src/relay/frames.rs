@@ -23,6 +23,9 @@ use crate::{
     stop,
 };
 
+/// The prefix of messages that call for a look at the dead letters.
+const COMMAND: &str = "walpost.command";
+
 /// Messages taken from the read buffer before reports of Kafka are looked at again.
 const BATCH: usize = 512;
 
@@ -135,8 +138,9 @@ impl Relay {
         if shape.is_some() && !self.ledger.has_room(tuple.bytes().len()) {
             return Ok(false);
         }
-        self.ledger.next_position().map_err(|e| misread(&e))?;
-        if let Some(shape) = shape {
+        let position = self.ledger.next_position().map_err(|e| misread(&e))?;
+        // Read again, and kept already.
+        if let Some(shape) = shape.filter(|_| !self.sender.parking.is_known(position)) {
             if self.ledger.rows() == 0 {
                 self.state.lock().last_progress = Instant::now();
             }
@@ -168,8 +172,15 @@ impl Relay {
             }
             Change::Message {
                 transactional: true,
+                prefix,
                 ..
-            } => self.ledger.next_position().map(drop),
+            } => {
+                // Whoever wrote it: it says where to look, and the table says what to do.
+                if prefix == COMMAND {
+                    self.letters.wake();
+                }
+                self.ledger.next_position().map(drop)
+            }
             Change::Message { .. } | Change::Ignored(_) | Change::Insert { .. } => Ok(()),
         };
         turn.map_err(|e| misread(&e))

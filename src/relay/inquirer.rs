@@ -7,7 +7,10 @@ use rdkafka::error::KafkaResult;
 use tokio::sync::mpsc;
 
 use crate::{
-    kafka::{producer::Producer, topics::TopicState},
+    kafka::{
+        producer::Producer,
+        topics::{Answer, TopicState},
+    },
     sender::Sender,
 };
 
@@ -21,7 +24,7 @@ const AGAIN: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Durat
 const UNANSWERED: Duration = Duration::from_millis(500);
 
 /// What was said of the topics with these numbers.
-pub type Replies = Vec<(usize, KafkaResult<TopicState>)>;
+pub type Replies = Vec<(usize, KafkaResult<Answer>)>;
 
 pub struct Inquirer {
     replies: mpsc::Receiver<Replies>,

@@ -16,12 +16,15 @@ use crate::{
         context::{self, Source},
         failure::{Class, code_name},
         producer::Producer,
-        topics::{Topic, TopicState},
+        topics::{Limit, Topic},
     },
     lsn::PgTime,
     metrics::TopicCounter,
     sender::Report,
 };
+
+/// Rows of a topic that is closed for so long make room for others, should they take half of it.
+const CROWDED_FOR: Duration = Duration::from_secs(30);
 
 /// Why Kafka doesn't take records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +59,9 @@ impl Relay {
             match self.sender.settled(&mut self.ledger, settled) {
                 Report::Delivered(row) => {
                     delivered += 1;
-                    self.latest_settled = self.latest_settled.max(Some(row.committed_at));
+                    if row.is_row {
+                        self.latest_settled = self.latest_settled.max(Some(row.committed_at));
+                    }
                     self.metrics
                         .latency
                         .observe(row.committed_at.seconds_until(now).max(0.0));
@@ -201,12 +206,25 @@ impl Relay {
         }
     }
 
-    /// Topics that stayed closed for too long.
+    pub(super) fn on_limit(&mut self, (number, limit): (usize, Limit)) {
+        self.sender.topics.limited(number, limit);
+    }
+
+    /// Topics that stayed closed for too long, or whose rows leave no room for the others.
     pub(super) fn give_up_on_topics(&mut self) {
+        self.sender.topics.watch_closed(self.now);
         let limit = self.config.delivery.setup_retry_for;
+        let (rows, bytes) = (
+            self.config.delivery.in_flight_rows,
+            self.config.delivery.in_flight_bytes,
+        );
+        let waiting = self.sender.topics.waiting_closed();
+        let crowded = waiting > 0 && (2 * waiting >= rows || 2 * self.ledger.bytes() >= bytes);
         let overdue = |topic: &Topic| {
             let waited = Duration::try_from(self.now.duration_since(topic.since?)).ok()?;
-            (topic.state != TopicState::Unasked && waited >= limit).then_some(waited)
+            let closed = Duration::try_from(self.now.duration_since(topic.closed_since?)).ok()?;
+            (!topic.waiting.is_empty() && (waited >= limit || (crowded && closed >= CROWDED_FOR)))
+                .then_some(waited)
         };
         let found = self
             .sender
@@ -214,7 +232,7 @@ impl Relay {
             .to_ask()
             .find_map(|(n, topic)| Some((n, overdue(topic)?)));
         if let Some((number, waited)) = found {
-            self.sender.give_up(&self.ledger, number, waited);
+            self.sender.give_up(&mut self.ledger, number, Some(waited));
         }
     }
 }

@@ -7,7 +7,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ending::{Ending, Why};
 use crate::{
-    error::Failure, ledger::ConfirmedLsn, lsn::Lsn, outbox::relation::Types, pg::wire::Stream,
+    dead_letters::store::Loaded, error::Failure, ledger::ConfirmedLsn, lsn::Lsn,
+    outbox::relation::Types, pg::wire::Stream,
 };
 
 /// What a stream runs over.
@@ -22,6 +23,8 @@ pub struct Start {
     pub table_oid: u32,
     pub types: Types,
     pub epoch: i64,
+    /// What is known of dead letters.
+    pub letters: Loaded,
     /// How far positions are recorded as ours.
     pub reserved: Lsn,
     /// Of our walsender.

@@ -7,8 +7,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Relay, TICK, session::Draining};
 use crate::{
+    dead_letters::store::Loaded,
     error::{Exit, Failure},
-    ledger::Seq,
+    ledger::{Content, Seq},
     lsn::{Lsn, PgTime, Position},
     outbox::{
         event_ids::EventIds,
@@ -39,9 +40,11 @@ impl Relay {
     pub async fn backfill(
         &mut self,
         mut from: Backfill<'_>,
+        letters: Loaded,
         shutdown: &Shutdown,
         mut told: impl FnMut(u64),
     ) -> Result<u64, Failure> {
+        self.use_letters(letters);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut draining = Draining::default();
@@ -53,6 +56,7 @@ impl Relay {
                 self.open(&from, read, tuple);
             }
             self.send();
+            self.tell_clerk(false);
             let settled = read - self.ledger.rows() as u64;
             if is_end && held.is_none() && self.ledger.rows() == 0 {
                 told(settled);
@@ -74,6 +78,8 @@ impl Relay {
                 () = self.deliveries.ready() => self.take_reports()?,
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
+                limit = self.limits.answered() => self.on_limit(limit),
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
                 _ = ticks.tick() => {
                     self.tend(&mut draining)?;
                     self.waiting_topics();
@@ -93,8 +99,13 @@ impl Relay {
             ordinal: u32::try_from(number).unwrap_or(u32::MAX),
         };
         let (origin, shape) = (Origin::Table(from.reread), from.shape.clone());
-        self.ledger
-            .open(origin, position, PgTime::now(), shape, tuple.into());
+        let tuple = tuple.into();
+        self.ledger.open(
+            origin,
+            position,
+            PgTime::now(),
+            Content::Tuple { shape, tuple },
+        );
     }
 
     fn stopped_at_row(&self, settled: u64, command: &str) -> Failure {

@@ -19,6 +19,7 @@ impl Relay {
         state.oldest_unsettled = self.ledger.oldest().map(|row| row.committed_at);
         state.last_server_message = Some(session.heard);
         state.waiting_topics = waiting;
+        state.held_keys = Some(self.sender.parking.held_keys() as u64);
     }
 
     /// Topics that rows wait for; each is warned of once.

@@ -6,18 +6,17 @@ use std::fmt;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use crate::{
+    dead_letters::store::Fault,
     kafka::{
         failure::{Class, class, code_name},
-        topics::TopicState,
+        topics::{Topic, TopicState},
     },
     ledger::{Row, Seq},
     lsn::Position,
     outbox::{
         record::Record,
-        relation::Role,
-        row::{Origin, OutboxRow, Unmappable},
+        row::{Origin, Unmappable},
     },
-    pg::pgoutput::Tuple,
 };
 
 /// A row that can never be delivered: all that an operator needs to find it.
@@ -36,7 +35,7 @@ impl fmt::Display for Poison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "event {}", self.event_id)?;
         match self.origin {
-            Origin::Stream => write!(f, " at {}", self.position)?,
+            Origin::Stream | Origin::Letter => write!(f, " at {}", self.position)?,
             Origin::Table(_) => write!(f, " of the table")?,
         }
         self.topic
@@ -51,20 +50,42 @@ pub(super) enum Refusal {
     Full,
     Fatal,
     Closed(TopicState),
-    Poison(Box<Poison>),
+    /// The row's key is held.
+    Held,
+    /// A letter that belongs behind one that failed since.
+    Behind,
+    /// Like records that failed of late: to be tried alone first.
+    Suspicious,
+    Fault(Box<Fault>),
 }
 
-pub(super) fn unmappable(seq: Seq, row: &Row, fault: &Unmappable) -> Refusal {
-    Refusal::Poison(Box::new(poison(
-        seq,
-        row,
-        None,
-        fault.code.into(),
-        fault.text.clone(),
-    )))
+pub(super) fn unmappable(fault: &Unmappable) -> Refusal {
+    Refusal::Fault(Box::new(event_fault(fault.code, fault.text.clone())))
 }
 
-pub(super) fn refusal(code: Code, seq: Seq, row: &Row, record: &Record<'_>) -> Refusal {
+pub(super) fn event_fault(code: impl Into<String>, text: String) -> Fault {
+    let code = code.into();
+    Fault {
+        class: Class::Event.name(),
+        code,
+        text,
+    }
+}
+
+/// Of a topic that is closed.
+pub(super) fn setup_fault(topic: &Topic) -> Fault {
+    let code = match topic.state {
+        TopicState::Denied => Code::TopicAuthorizationFailed,
+        _ => Code::UnknownTopicOrPartition,
+    };
+    Fault {
+        class: Class::Setup.name(),
+        code: code_name(code),
+        text: topic.reason().to_owned(),
+    }
+}
+
+pub(super) fn refusal(code: Code, record: &Record<'_>) -> Refusal {
     match (code, class(code)) {
         (Code::QueueFull, _) => Refusal::Full,
         (_, Class::Setup) => Refusal::Closed(closed_by(code)),
@@ -78,8 +99,7 @@ pub(super) fn refusal(code: Code, seq: Seq, row: &Row, record: &Record<'_>) -> R
                 }
                 code => broker_text(code),
             };
-            let topic = Some(record.topic.to_owned());
-            Refusal::Poison(Box::new(poison(seq, row, topic, code_name(code), text)))
+            Refusal::Fault(Box::new(event_fault(code_name(code), text)))
         }
         (_, Class::Passing) => Refusal::Fatal,
     }
@@ -130,11 +150,7 @@ pub(super) fn poison(
     }
 }
 
-/// The event's id, also of a row that has no record.
-fn event_id(row: &Row) -> String {
-    let id = OutboxRow::new(&row.shape, Tuple::from_bytes(&row.tuple));
-    let id = id.ok().and_then(|mapped| mapped.role(Role::EventId));
-    id.map_or("without an id".into(), |id| {
-        String::from_utf8_lossy(id).into_owned()
-    })
+/// The event's id, as it is told.
+pub(super) fn event_id(row: &Row) -> String {
+    super::parking::event_id_of(row).unwrap_or_else(|| "without an id".into())
 }

@@ -1,9 +1,9 @@
-//! The walk against a model of brokers: batches refused for one guilty record, topics that come,
-//! go and deny, producers that end, streams that start again. Seeds are printed by proptest.
+//! The walk against a model of brokers: batches refused for one guilty record, brokers that know
+//! nothing of a producer, topics that come, go and deny, producers that end, streams that start again. Seeds are printed by proptest.
 
 use std::{
     cell::RefCell,
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     rc::Rc,
     sync::Arc,
 };
@@ -12,23 +12,52 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{Format, OnPoison, Outbox, Preset, TableName},
+    config::{DeadLetters, Format, OnPoison, Outbox, Preset, TableName},
+    kafka::topics::Limit,
     lsn::{Lsn, PgTime},
     outbox::relation::{Mapping, Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
 };
 
 const TOPICS: usize = 3;
+const PARTITIONS: usize = 2;
+/// One for each topic's row: some share a partition. The last one is no key.
+const KEYS: [Option<&str>; 4] = [Some("a"), Some("b"), Some("c"), None];
+
+/// What an outbox row says: its topic, its key's index and its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Event {
+    topic: usize,
+    key: usize,
+    number: u64,
+}
+
+impl Event {
+    /// Records without a key go where chance sends them.
+    fn partition(self) -> usize {
+        let chosen = partitioner().partition(KEYS[self.key].map(str::as_bytes), PARTITIONS);
+        chosen.unwrap_or(self.number as usize / 2 % PARTITIONS)
+    }
+}
+
+fn parking() -> Parking {
+    Parking::new(&DeadLetters::default(), 1 << 20)
+}
+
+fn partitioner() -> Partitioner {
+    Partitioner::named("murmur2_random")
+}
 
 /// The brokers: what they hold, and whom they let in.
 #[derive(Default)]
 struct World {
-    /// Events in the order in which they arrived, by topic.
-    arrived: [Vec<u64>; TOPICS],
+    /// Events in the order in which they arrived.
+    arrived: Vec<Event>,
     closed: HashMap<usize, TopicState>,
     guilty: BTreeSet<u64>,
-    /// Sequence number → (topic, event).
-    sent: HashMap<Seq, (usize, u64)>,
+    sent: HashMap<Seq, Event>,
+    /// Partitions that acknowledged a record of the present main producer.
+    known: HashSet<(usize, usize)>,
 }
 
 impl World {
@@ -68,12 +97,16 @@ impl Enqueue for Fake {
         if self.queue.borrow().len() >= self.room {
             return Err(Code::QueueFull);
         }
-        let topic = record.topic[1..].parse().unwrap();
-        let event = std::str::from_utf8(record.payload.unwrap())
-            .unwrap()
-            .parse()
-            .unwrap();
-        self.world.borrow_mut().sent.insert(seq, (topic, event));
+        let number = std::str::from_utf8(record.payload.unwrap()).unwrap();
+        let event = Event {
+            topic: record.topic[1..].parse().unwrap(),
+            key: KEYS
+                .iter()
+                .position(|key| key.map(str::as_bytes) == record.key)
+                .unwrap(),
+            number: number.parse().unwrap(),
+        };
+        self.world.borrow_mut().sent.insert(seq, event);
         self.queue.borrow_mut().push_back(seq);
         Ok(())
     }
@@ -91,8 +124,8 @@ struct Run {
     main: (Rc<RefCell<VecDeque<Seq>>>, Rc<RefCell<bool>>),
     probe: Rc<RefCell<VecDeque<Seq>>>,
     shape: Arc<Shape>,
-    /// Every event that was opened, in order: (topic, event).
-    events: Vec<(usize, u64)>,
+    /// Every event that was opened, in order.
+    events: Vec<Event>,
 }
 
 impl Run {
@@ -102,7 +135,7 @@ impl Run {
         let (main_handle, probe_queue) = (main.handle(), probe.queue.clone());
         Run {
             ledger: Ledger::new(8, 1 << 20),
-            sender: Sender::new(main, probe),
+            sender: Sender::new(main, probe, partitioner(), parking()),
             main: main_handle,
             probe: probe_queue,
             shape: shape(),
@@ -111,28 +144,30 @@ impl Run {
         }
     }
 
-    fn open(&mut self, topic: usize, guilty: bool) {
+    fn open(&mut self, topic: usize, key: usize, guilty: bool) {
         if !self.ledger.has_room(100) || self.sender.poison().is_some() {
             return;
         }
-        let event = self.events.len() as u64;
-        self.events.push((topic, event));
+        let number = self.events.len() as u64;
+        let event = Event { topic, key, number };
+        self.events.push(event);
         if guilty {
-            self.world.borrow_mut().guilty.insert(event);
+            self.world.borrow_mut().guilty.insert(number);
         }
-        self.open_event(topic, event);
+        self.open_event(event);
     }
 
-    fn open_event(&mut self, topic: usize, event: u64) {
+    fn open_event(&mut self, event: Event) {
+        let Event { topic, key, number } = event;
         self.ledger
-            .begin(Lsn::new(event + 1), PgTime::new(0))
+            .begin(Lsn::new(number + 1), PgTime::new(0))
             .unwrap();
         self.ledger.next_position().unwrap();
-        let tuple = tuple(&format!("t{topic}"), &event.to_string());
+        let tuple = tuple(&format!("t{topic}"), KEYS[key], &number.to_string());
         self.ledger
             .open_row(self.shape.clone(), tuple.into())
             .unwrap();
-        self.ledger.commit(Lsn::new(event + 2)).unwrap();
+        self.ledger.commit(Lsn::new(number + 2)).unwrap();
     }
 
     fn pump(&mut self) {
@@ -141,59 +176,84 @@ impl Run {
     }
 
     fn settle(&mut self, source: Source, seq: Seq, outcome: Outcome) {
+        let event = self.world.borrow().sent[&seq];
+        let (topic, partition) = (event.topic, event.partition());
         if outcome == Outcome::Delivered {
             let mut world = self.world.borrow_mut();
-            let (topic, event) = world.sent[&seq];
-            world.arrived[topic].push(event);
+            world.arrived.push(event);
+            if source == Source::Main {
+                world.known.insert((topic, partition));
+            }
         }
         self.sender.settled(
             &mut self.ledger,
             Settled {
                 source,
                 seq,
+                partition: partition as i32,
                 outcome,
             },
         );
     }
 
-    /// The main producer's next batch of up to `size` records of one topic.
-    fn main_batch(&mut self, size: usize) {
-        let (queue, dead) = self.main.clone();
-        let Some(first) = queue.borrow().front().copied() else {
-            return;
+    /// Takes the main producer's next batch of up to `size` records of one partition.
+    fn take_batch(&self, of: Option<(usize, usize)>, size: usize) -> Vec<Seq> {
+        let mut queue = self.main.0.borrow_mut();
+        let world = self.world.borrow();
+        let place = |seq: &Seq| (world.sent[seq].topic, world.sent[seq].partition());
+        let Some(of) = of.or_else(|| queue.front().map(place)) else {
+            return Vec::new();
         };
-        if *dead.borrow() {
-            queue.borrow_mut().pop_front();
-            return self.settle(Source::Main, first, Outcome::Failed(Code::PurgeQueue));
-        }
-        let topic = self.world.borrow().sent[&first].0;
-        let in_topic = |seq: &Seq| self.world.borrow().sent[seq].0 == topic;
-        let batch: Vec<Seq> = queue
-            .borrow()
-            .iter()
-            .copied()
-            .filter(in_topic)
-            .take(size)
-            .collect();
-        queue.borrow_mut().retain(|seq| !batch.contains(seq));
-        let guilty = |seq: &Seq| {
-            let world = self.world.borrow();
-            world.guilty.contains(&world.sent[seq].1)
-        };
-        let refused = match self.world.borrow().state(topic) {
+        let of_it = queue.iter().copied().filter(|seq| place(seq) == of);
+        let batch: Vec<Seq> = of_it.take(size).collect();
+        queue.retain(|seq| !batch.contains(seq));
+        batch
+    }
+
+    /// Why the brokers refuse a batch.
+    fn refusal(&self, batch: &[Seq]) -> Option<Code> {
+        let world = self.world.borrow();
+        let events = batch.iter().map(|seq| world.sent[seq]);
+        match world.state(events.clone().next()?.topic) {
             TopicState::Missing => Some(Code::UnknownTopicOrPartition),
             TopicState::Denied => Some(Code::TopicAuthorizationFailed),
-            _ => batch
-                .iter()
-                .any(guilty)
-                .then_some(Code::MessageSizeTooLarge),
-        };
-        if refused.is_some() {
-            *dead.borrow_mut() = true;
+            _ => {
+                let mut guilty = events.map(|event| world.guilty.contains(&event.number));
+                guilty
+                    .any(|guilty| guilty)
+                    .then_some(Code::MessageSizeTooLarge)
+            }
         }
-        for seq in batch {
-            let outcome = refused.map_or(Outcome::Delivered, Outcome::Failed);
-            self.settle(Source::Main, seq, outcome);
+    }
+
+    /// The main producer sends a batch, and perhaps the partition's next one right behind it. Behind
+    /// a refused batch that one is refused for its sequence number, unless the broker knows nothing
+    /// of the producer.
+    fn main_batch(&mut self, size: usize, pipelined: bool) {
+        let dead = self.main.1.clone();
+        if *dead.borrow() {
+            let first = self.main.0.borrow_mut().pop_front();
+            if let Some(first) = first {
+                self.settle(Source::Main, first, Outcome::Failed(Code::PurgeQueue));
+            }
+            return;
+        }
+        let batch = self.take_batch(None, size);
+        let Some(first) = batch.first() else { return };
+        let event = self.world.borrow().sent[first];
+        let place = (event.topic, event.partition());
+        let behind = pipelined.then(|| self.take_batch(Some(place), size));
+        for batch in [Some(batch), behind].into_iter().flatten() {
+            let gap = *dead.borrow() && self.world.borrow().known.contains(&place);
+            let gap = gap.then_some(Code::OutOfOrderSequenceNumber);
+            let refused = gap.or_else(|| self.refusal(&batch));
+            if refused.is_some() {
+                *dead.borrow_mut() = true;
+            }
+            for seq in batch {
+                let outcome = refused.map_or(Outcome::Delivered, Outcome::Failed);
+                self.settle(Source::Main, seq, outcome);
+            }
         }
     }
 
@@ -203,11 +263,13 @@ impl Run {
         };
         let outcome = {
             let world = self.world.borrow();
-            let (topic, event) = world.sent[&seq];
-            match world.state(topic) {
+            let event = world.sent[&seq];
+            match world.state(event.topic) {
                 TopicState::Missing => Outcome::Failed(Code::UnknownTopicOrPartition),
                 TopicState::Denied => Outcome::Failed(Code::TopicAuthorizationFailed),
-                _ if world.guilty.contains(&event) => Outcome::Failed(Code::MessageSizeTooLarge),
+                _ if world.guilty.contains(&event.number) => {
+                    Outcome::Failed(Code::MessageSizeTooLarge)
+                }
                 _ => Outcome::Delivered,
             }
         };
@@ -215,6 +277,9 @@ impl Run {
     }
 
     fn answer_topics(&mut self) {
+        while let Some(number) = self.sender.topics.take_wanted_limit() {
+            self.sender.topics.limited(number, Limit::Unknown);
+        }
         let ask: Vec<_> = self
             .sender
             .topics
@@ -224,10 +289,12 @@ impl Run {
         for (number, name) in ask {
             let topic: usize = name[1..].parse().unwrap();
             // A denied topic can still be seen.
-            let answer = match self.world.borrow().state(topic) {
+            let state = match self.world.borrow().state(topic) {
                 TopicState::Denied => TopicState::Open,
                 state => state,
             };
+            let partitions = PARTITIONS;
+            let answer = Answer { state, partitions };
             self.sender.answered(&mut self.ledger, number, answer);
         }
     }
@@ -236,6 +303,7 @@ impl Run {
         if self.sender.take_drained().is_some() {
             let main = Fake::new(&self.world);
             self.main = main.handle();
+            self.world.borrow_mut().known.clear();
             self.sender.install_main(main, &mut self.ledger);
         }
     }
@@ -250,8 +318,7 @@ impl Run {
         self.ledger.restart(Lsn::ZERO, Lsn::ZERO);
         self.sender.restart(&mut self.ledger);
         for at in from..self.events.len() {
-            let (topic, event) = self.events[at];
-            self.open_event(topic, event);
+            self.open_event(self.events[at]);
         }
     }
 
@@ -260,7 +327,7 @@ impl Run {
         self.world.borrow_mut().closed.clear();
         for _ in 0..5000 {
             self.pump();
-            self.main_batch(3);
+            self.main_batch(3, true);
             self.probe_report();
             self.answer_topics();
             self.renew();
@@ -288,7 +355,7 @@ fn shape() -> Arc<Shape> {
         },
         preset: Preset::Walpost,
         topic: "{aggregate_type}".into(),
-        key: String::new(),
+        key: "aggregate_id".into(),
         format: Format::Raw,
         on_poison: OnPoison::Stop,
         order_by: "seq".into(),
@@ -312,16 +379,18 @@ fn shape() -> Arc<Shape> {
     shape.clone()
 }
 
-fn tuple(topic: &str, payload: &str) -> Vec<u8> {
+fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
     let mut bytes = (Role::ALL.len() as u16).to_be_bytes().to_vec();
     for role in Role::ALL {
         let text = match role {
-            Role::AggregateType => topic,
-            Role::Payload => payload,
-            _ => {
-                bytes.push(b'n');
-                continue;
-            }
+            Role::AggregateType => Some(topic),
+            Role::AggregateId => key,
+            Role::Payload => Some(payload),
+            _ => None,
+        };
+        let Some(text) = text else {
+            bytes.push(b'n');
+            continue;
         };
         bytes.push(b't');
         bytes.extend((text.len() as u32).to_be_bytes());
@@ -332,21 +401,30 @@ fn tuple(topic: &str, payload: &str) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Open { topic: usize, guilty: bool },
-    MainBatch(usize),
+    Open {
+        topic: usize,
+        key: usize,
+        guilty: bool,
+    },
+    MainBatch(usize, bool),
     ProbeReport,
     AnswerTopics,
     Renew,
-    Close { topic: usize, denied: bool },
+    Close {
+        topic: usize,
+        denied: bool,
+    },
     Reopen(usize),
     FailMain,
     Restart,
+    Cool,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        12 => (0..TOPICS, prop::bool::weighted(0.01)).prop_map(|(topic, guilty)| Step::Open { topic, guilty }),
-        8 => (1usize..4).prop_map(Step::MainBatch),
+        12 => (0..TOPICS, 0..KEYS.len(), prop::bool::weighted(0.01))
+            .prop_map(|(topic, key, guilty)| Step::Open { topic, key, guilty }),
+        8 => (1usize..4, any::<bool>()).prop_map(|(size, pipelined)| Step::MainBatch(size, pipelined)),
         4 => Just(Step::ProbeReport),
         4 => Just(Step::AnswerTopics),
         3 => Just(Step::Renew),
@@ -354,21 +432,22 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..TOPICS).prop_map(Step::Reopen),
         1 => Just(Step::FailMain),
         1 => Just(Step::Restart),
+        1 => Just(Step::Cool),
     ]
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
-    /// Whatever fails: every event before the first guilty one arrives, first arrivals of a topic
-    /// are in commit order, and of the guilty one's topic nothing behind it arrives.
+    /// Whatever fails: every event before the first guilty one arrives, first arrivals of a key are
+    /// in commit order, and of the guilty one's key nothing behind it arrives.
     #[test]
     fn everything_arrives_in_order_up_to_the_first_guilty_event(steps in prop::collection::vec(step(), 1..150)) {
         let mut run = Run::new();
         for step in steps {
             match step {
-                Step::Open { topic, guilty } => run.open(topic, guilty),
-                Step::MainBatch(size) => run.main_batch(size),
+                Step::Open { topic, key, guilty } => run.open(topic, key, guilty),
+                Step::MainBatch(size, pipelined) => run.main_batch(size, pipelined),
                 Step::ProbeReport => run.probe_report(),
                 Step::AnswerTopics => run.answer_topics(),
                 Step::Renew => run.renew(),
@@ -379,6 +458,7 @@ proptest! {
                 Step::Reopen(topic) => drop(run.world.borrow_mut().closed.remove(&topic)),
                 Step::FailMain => run.sender.abandon_main(),
                 Step::Restart => run.restart(),
+                Step::Cool => run.sender.topics.cool(),
             }
             run.pump();
         }
@@ -386,20 +466,21 @@ proptest! {
         let world = run.world.borrow();
         let poison = run.sender.poison().map(|p| p.position.commit.bytes() - 1);
         prop_assert_eq!(poison, world.guilty.first().copied());
-        for topic in 0..TOPICS {
+        let wanted = |event: &Event| poison.is_none_or(|poison| event.number < poison);
+        for event in run.events.iter().filter(|event| wanted(event)) {
+            prop_assert!(world.arrived.contains(event), "{:?} is lost", event);
+        }
+        for (topic, key) in (0..TOPICS).flat_map(|topic| (0..KEYS.len() - 1).map(move |key| (topic, key))) {
             let mut first = Vec::new();
-            for event in &world.arrived[topic] {
-                if !first.contains(event) {
-                    first.push(*event);
+            for event in world.arrived.iter().filter(|e| (e.topic, e.key) == (topic, key)) {
+                if !first.contains(&event.number) {
+                    first.push(event.number);
                 }
             }
-            prop_assert!(first.is_sorted(), "topic {}: {:?}", topic, world.arrived[topic]);
-            let expected = run.events.iter().filter(|(t, e)| *t == topic && poison.is_none_or(|p| *e < p));
-            for (_, event) in expected {
-                prop_assert!(first.contains(event), "event {} of topic {} is lost", event, topic);
-            }
-            if let Some(poison) = poison.filter(|p| run.events[*p as usize].0 == topic) {
-                prop_assert!(first.iter().all(|e| *e < poison), "behind {}: {:?}", poison, first);
+            prop_assert!(first.is_sorted(), "key {} of topic {}: {:?}", key, topic, first);
+            let poison = poison.map(|poison| run.events[poison as usize]).filter(|p| (p.topic, p.key) == (topic, key));
+            if let Some(poison) = poison {
+                prop_assert!(first.iter().all(|event| *event < poison.number), "behind {:?}: {:?}", poison, first);
             }
         }
     }

@@ -167,6 +167,32 @@ fn positions_that_fall_or_repeat_or_change_are_misplaced() {
 }
 
 #[test]
+fn rows_of_the_table_come_between_in_their_own_order() {
+    let judged = |seqs: &[(u64, bool)]| {
+        let all: Vec<u64> = seqs.iter().map(|(seq, _)| *seq).collect();
+        let (events, mut records) = history(&all);
+        for (record, (_, is_reread)) in records.iter_mut().zip(seqs) {
+            record.position = record.position.filter(|_| !is_reread);
+        }
+        faults(&events, &records)
+    };
+    let (live, reread) = (|seq| (seq, false), |seq| (seq, true));
+    assert_eq!(judged(&[live(1), live(4), reread(2), reread(3)]), []);
+    assert_eq!(
+        judged(&[reread(2), live(1), live(2), reread(3), live(4)]),
+        []
+    );
+    assert_eq!(
+        judged(&[live(1), reread(3), reread(2), live(4)]),
+        [(Fault::OutOfOrder, 1)]
+    );
+    assert_eq!(
+        judged(&[live(2), reread(3), live(1), live(4)]),
+        [(Fault::OutOfOrder, 1), (Fault::NoSuffix, 1)]
+    );
+}
+
+#[test]
 fn keyless_events_have_no_order() {
     let loose = |seq| Committed {
         key: None,

@@ -30,6 +30,7 @@ mod standby;
 mod status;
 mod stream;
 mod surroundings;
+mod take_over;
 mod topics;
 mod torture;
 mod types;

@@ -259,7 +259,7 @@ fn a_promoted_standby_that_kept_the_slot_in_step_goes_on_without_loss_on_every_v
         run.assert_alive();
         pair.have_arrived(&wanted).then_some(())
     });
-    let timeline = promoted.value("SELECT timeline FROM walpost.slot");
+    let timeline = promoted.value("SELECT timeline FROM walpost.timeline");
     assert_eq!(timeline.as_deref(), Some("2"));
     run.stop(0);
 }

@@ -8,6 +8,7 @@ fn nothing_behind_it_arrives(rows_in_a_batch: u64) {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 200)
         .set("kafka.properties.compression.type", "none")
@@ -60,6 +61,7 @@ fn nothing_overtakes_a_too_large_record_that_is_a_producers_first() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 50)
         .set("kafka.properties.batch.num.messages", 2)
@@ -72,10 +74,32 @@ fn nothing_overtakes_a_too_large_record_that_is_a_producers_first() {
 }
 
 #[test]
+fn nothing_overtakes_a_too_large_record_that_is_the_first_of_its_partition() {
+    // The producer is known in the other partitions when the record comes.
+    let scene = Scene::new();
+    scene.create_topic("order", 4, &[("max.message.bytes", "20000")]);
+    let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
+    walpost
+        .set("kafka.properties.linger.ms", 50)
+        .set("kafka.properties.batch.num.messages", 2)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.insert("other", 3);
+    scene.wait_records(3);
+    let (bad, after) = (scene.rows("K", 1, 30_000), scene.rows("K", 200, 20));
+    let ids = scene.sql.column(&format!("BEGIN; {bad}; {after}; COMMIT"));
+    run.expect_end(5, &[&ids[0]], 30);
+    assert_eq!(seqs(&scene).len(), 3);
+}
+
+#[test]
 fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
     let scene = Scene::new();
     scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 200)
         .set("kafka.properties.compression.type", "none");
@@ -97,6 +121,7 @@ fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
 fn a_record_that_the_client_itself_refuses_stops_in_the_same_way() {
     let scene = Scene::new();
     let mut walpost = scene.ready(1);
+    walpost.set("outbox.on_poison", "stop");
     walpost.set("kafka.properties.message.max.bytes", 20_000);
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
@@ -111,6 +136,7 @@ fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
     let scene = Scene::new();
     scene.create_topic("order", 2, &[("max.message.bytes", "20000")]);
     let mut walpost = scene.walpost();
+    walpost.set("outbox.on_poison", "stop");
     walpost
         .set("kafka.properties.linger.ms", 100)
         .set("kafka.properties.compression.type", "none");

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Cluster, records::Record, until};
+use crate::harness::{
+    Scene, Walpost, always, kafka::Kafka, postgres::Cluster, records::Record, sql::Sql, until,
+};
 
 /// A topic and rows in the table, and nothing else yet.
 fn with_rows(keys: &[(&str, u64)]) -> (Scene, Walpost, Vec<String>) {
@@ -27,7 +29,10 @@ fn state(scene: &Scene) -> Option<String> {
 
 /// Five rows published and confirmed, three not, then the slot is gone, then two more.
 fn with_gap() -> (Scene, Walpost, Vec<String>) {
-    let scene = Scene::new();
+    with_gap_in(Scene::new())
+}
+
+fn with_gap_in(scene: Scene) -> (Scene, Walpost, Vec<String>) {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 5);
@@ -138,7 +143,8 @@ fn what_cannot_be_read_is_refused_before_anything_is_made() {
 
 #[test]
 fn poison_among_existing_rows_ends_with_5_and_can_be_repeated() {
-    let (scene, walpost, mut old) = with_rows(&[("a", 2)]);
+    let (scene, mut walpost, mut old) = with_rows(&[("a", 2)]);
+    walpost.set("outbox.on_poison", "stop");
     let bad = scene.insert_row(&[("aggregate_type", "'no topic'")]);
     walpost
         .command(&["init", "--include-existing"])
@@ -317,6 +323,28 @@ fn a_recover_that_was_killed_goes_on_from_the_lost_position() {
 }
 
 #[test]
+fn a_creation_that_outlived_its_recover_is_waited_for() {
+    // Whatever is open when a slot is made, this whole server waits for.
+    let cluster = Cluster::start("");
+    let (scene, walpost, _) = with_gap_in(Scene::on(cluster.server.clone(), Kafka::shared()));
+    let other = Sql::new(scene.server.superuser(&scene.tag));
+    other.run("BEGIN; SELECT pg_current_xact_id()");
+    let mut killed = walpost.spawn(&["recover"]);
+    killed.wait_says("waiting for transactions", 30);
+    killed.kill();
+    walpost
+        .command(&["recover", "--timeout", "1s"])
+        .expect(6, &["still goes on", "walpost recover"]);
+    let mut recover = walpost.spawn(&["recover"]);
+    always("the server still makes the old one", 1, || recover.alive());
+    other.run("COMMIT");
+    recover.expect_end(0, &[], 30);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(11);
+}
+
+#[test]
 fn an_accepted_gap_is_told_and_left_out() {
     let (scene, walpost, _) = with_gap();
     walpost
@@ -400,10 +428,18 @@ fn rows_that_are_gone_are_counted_and_named_and_told_as_json_on_every_version() 
 fn an_older_schema_is_refused_until_init_migrates_it() {
     let scene = Scene::new();
     let walpost = scene.ready(1);
-    // What the newest version added is taken away again.
+    // The schema as the version before left it, with the slot's row.
     scene
         .sql
-        .run("DROP TABLE walpost.mark; UPDATE walpost.meta SET version = version - 1");
+        .run("CREATE TABLE kept AS SELECT * FROM walpost.slot; DROP SCHEMA walpost CASCADE; CREATE SCHEMA walpost AUTHORIZATION walpost");
+    let steps = walpost::pg::setup::schema_sql(0, true);
+    for step in &steps[..steps.len() - 1] {
+        scene.sql.run(&format!("SET ROLE walpost; {step}"));
+    }
+    let columns = "slot, state, system_identifier, database, plugin, consistent_point, publication, life, epoch, reserved_lsn";
+    scene.sql.run(&format!(
+        "RESET ROLE; INSERT INTO walpost.slot ({columns}) SELECT {columns} FROM kept"
+    ));
     for command in ["run", "status", "recover"] {
         walpost.command(&[command]).expect(2, &["walpost init"]);
     }

@@ -157,7 +157,9 @@ fn rows_of_a_topic_forbidden_under_it_wait_until_it_is_allowed_again() {
 fn rows_of_a_topic_that_stays_missing_end_it_named_after_setup_retry_for() {
     let scene = Scene::new();
     let mut walpost = scene.ready(1);
-    walpost.set("delivery.setup_retry_for", "6s");
+    walpost
+        .set("delivery.setup_retry_for", "6s")
+        .set("outbox.on_poison", "stop");
     scene.observe();
     let mut run = scene.started(&walpost);
     scene.insert("a", 5);
@@ -194,7 +196,9 @@ fn rows_of_a_topic_that_stays_missing_end_it_named_after_setup_retry_for() {
 fn what_came_before_a_topic_that_stays_missing_is_confirmed() {
     let scene = Scene::new();
     let mut walpost = scene.ready(1);
-    walpost.set("delivery.setup_retry_for", "1s");
+    walpost
+        .set("delivery.setup_retry_for", "1s")
+        .set("outbox.on_poison", "stop");
     let mut run = scene.started(&walpost);
     scene.insert("a", 5);
     let before = scene.current_lsn();

@@ -8,8 +8,13 @@ mod faults;
 mod finale;
 mod history;
 mod keeper;
+mod kinds;
 mod observer;
+mod operator;
+mod publication;
 mod report;
+mod slot_loss;
+mod table;
 mod world;
 
 use std::{
@@ -22,6 +27,7 @@ use self::{
     evidence::Evidence,
     history::History,
     keeper::Keeper,
+    kinds::Kinds,
     observer::Observed,
     report::Report,
     world::{TIGHT, WIDE, World},
@@ -67,26 +73,29 @@ fn setting(variable: &str, default: u64) -> u64 {
 fn run(deliberate: Option<&str>) -> Report {
     let (seed, seconds) = (setting("TORTURE_SEED", 1), setting("TORTURE_SECONDS", 60));
     println!("seed {seed}, {seconds} s");
+    let kinds = Kinds::wanted();
     let mut dice = Dice::from_seed(seed);
-    let mut world = World::new(&mut dice.fork());
+    let mut world = World::new(kinds, &mut dice.fork());
     println!("  {}", world.described);
     if let Some(fault) = deliberate {
-        world.walpost.environment("FAULT", fault);
+        for walpost in &mut world.walposts {
+            walpost.environment("FAULT", fault);
+        }
     }
     let history = History::new();
     let World {
-        walpost,
+        walposts,
         scene,
-        kafka_wire,
-        postgres_wire,
+        wires,
         broker,
         cluster,
+        in_flight,
         ..
     } = &mut world;
-    let (scene, kafka_wire, postgres_wire) = (&*scene, &*kafka_wire, &*postgres_wire);
+    let (scene, wires, in_flight) = (&*scene, &*wires, *in_flight);
     let mut observed = Observed::of(scene);
-    let load = World::load(scene, &mut dice.fork());
-    let mut keeper = Keeper::new(walpost, kafka_wire, &history);
+    let load = World::load(scene, kinds, &mut dice.fork());
+    let mut keeper = Keeper::new(scene, walposts, wires, kinds, &history);
     thread::scope(|threads| {
         let history = &history;
         let (samples, decoder) = (&mut observed.samples, &mut observed.decoder);
@@ -99,12 +108,14 @@ fn run(deliberate: Option<&str>) -> Report {
         part(Box::new(|dice| {
             faults::postgres(cluster, scene, history, dice);
         }));
-        part(Box::new(|dice| {
-            faults::wire("wire to kafka", kafka_wire, history, dice);
-        }));
-        part(Box::new(|dice| {
-            faults::wire("wire to postgresql", postgres_wire, history, dice);
-        }));
+        for (n, wires) in wires.iter().enumerate() {
+            for (wire, server) in [(&wires.kafka, "kafka"), (&wires.postgres, "postgresql")] {
+                let name = format!("wire {} to {server}", n + 1);
+                part(Box::new(move |dice| {
+                    faults::wire(&name, wire, history, dice)
+                }));
+            }
+        }
         part(Box::new(|_| observer::sample(scene, history, samples)));
         part(Box::new(|_| decoder.follow(history)));
         watch(scene, history, seconds);
@@ -113,40 +124,48 @@ fn run(deliberate: Option<&str>) -> Report {
     load.stop();
     let drained = observed.drain(scene, &mut keeper, &history);
     keeper.stop_drained();
-    let (peak, starts) = (keeper.peak, keeper.starts);
+    let (peak, starts, gaps) = (keeper.peak, keeper.starts, keeper.gaps);
     if peak > MEMORY {
         let text = format!("a process had {} MiB resident", peak >> 20);
         history.found("memory", None, text);
     }
     if deliberate.is_none() {
-        finale::poison(
-            scene,
-            walpost,
-            kafka_wire,
-            &mut observed,
-            &history,
-            &mut dice,
-        );
+        let (walpost, wires) = (&mut walposts[..1], &wires[..1]);
+        finale::poison(scene, walpost, wires, &mut observed, &history, &mut dice);
     }
     observed.decoder.finish();
     let evidence = Evidence::gather(scene);
-    let verdict = evidence.judge(&observed, &history);
+    let terms = world::terms(walposts, scene, broker);
+    let judged = evidence.judge(&observed, &history, &terms, &gaps);
+    if judged.most > in_flight {
+        let text = format!(
+            "{} records of one publisher came after it was superseded, and no more than {in_flight} may be on their way",
+            judged.most
+        );
+        history.found("late repeats", None, text);
+    }
+    let verdict = &judged.verdict;
     let report = Report {
         findings: history.take_findings(),
         figures: format!(
-            "seed {seed}, {seconds} s: {} committed, {} received, {} repeated; {} faults, {starts} starts of the publisher, \
-             {} streams, {} new producers; drained in {drained:.1} s; {} samples of the slot; peak {} MiB",
+            "seed {seed}, {seconds} s: {} committed, {} received, {} repeated, {} of them late, {} recovered; {} left out by the publication; \
+             {} faults, {starts} starts of publishers, {} streams, {} take-overs, {} new producers; drained in {drained:.1} s; \
+             {} samples of the slot; peak {} MiB",
             verdict.committed,
             verdict.arrived,
             verdict.repeats,
+            judged.late,
+            evidence.recovered,
+            evidence.count_left_out(&observed),
             history.counts().values().sum::<usize>(),
-            report::told(walpost, "replication started"),
-            report::told(walpost, "new producer;"),
+            report::told(walposts, "replication started"),
+            terms.take_overs(),
+            report::told(walposts, "new producer;"),
             observed.samples.len(),
             peak >> 20,
         ),
     };
-    report.print(&history, walpost, seed);
+    report.print(&history, walposts, seed);
     report
 }
 

@@ -26,7 +26,7 @@ impl Existing {
     pub async fn open(init: &Init, config: &Config) -> anyhow::Result<Existing> {
         Ok(Existing {
             reader: Reader::open(&init.conninfo, &config.outbox[0], "walpost:init").await?,
-            backfill: Backfill::new(config, "walpost init --include-existing")?,
+            backfill: Backfill::new(config, &init.conninfo, "walpost init --include-existing")?,
         })
     }
 
@@ -71,6 +71,7 @@ impl Existing {
                 reread: Reread::Backfill,
                 at,
                 total: self.reader.count(None).await?,
+                owner: record::owner(&init.client, &init.names.slot).await?,
             })
             .await?;
         record::finished(&init.client, &init.names.slot).await?;

@@ -67,7 +67,8 @@ impl Recovery<'_> {
         warn_all(wider(publication, names));
         if let Some(slot) = &facts.slot {
             ours(slot, &facts.database, &names.slot)?;
-            if slot.active {
+            // One without a position is being made, by an attempt that ended: it is waited for.
+            if slot.active && slot.confirmed_flush_lsn.is_some() {
                 return Err(init::held(&names.slot, facts).into());
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Format, OnPoison, Preset, TableName};
+use crate::config::{Format, Guard, OnPoison, Preset, TableName};
 
 const OUTBOX: &str = "[[outbox]]\ntable = \"public.outbox\"\n";
 
@@ -41,7 +41,14 @@ fn the_readme_lists_every_key_with_its_default() {
         .expect("a block with all keys");
     let shown = parse(block, &[]).expect("the block is a configuration");
     assert_eq!(format!("{shown:?}"), format!("{:?}", good("", &[])));
-    for section in ["postgres", "[outbox]", "kafka", "delivery", "http"] {
+    for section in [
+        "postgres",
+        "[outbox]",
+        "kafka",
+        "delivery",
+        "dead_letters",
+        "http",
+    ] {
         let unknown = bad(&format!("{OUTBOX}[{section}]\n\"?\" = 0\n"), &[]);
         for key in
             candidates(&unknown).filter(|key| !matches!(*key, "properties" | "property_files"))
@@ -82,7 +89,7 @@ fn defaults() {
     );
     assert_eq!(
         (outbox.preset, outbox.format, outbox.on_poison),
-        (Preset::Walpost, Format::Raw, OnPoison::Stop)
+        (Preset::Walpost, Format::Raw, OnPoison::HoldKey)
     );
     assert_eq!(
         (config.kafka.brokers.as_str(), config.kafka.properties.len()),
@@ -96,6 +103,22 @@ fn defaults() {
         (20_000, 16 << 20)
     );
     assert_eq!(config.http.listen, "127.0.0.1:9464");
+    let letters = config.dead_letters;
+    let minutes = [1, 5, 30, 120, 480, 1440].map(|m| Duration::from_secs(m * 60));
+    assert_eq!(letters.retry_after, minutes);
+    assert_eq!(
+        (letters.guard, letters.max_held_rows),
+        (guard(1000, 60), 100_000)
+    );
+    assert_eq!(letters.keep_resolved, Duration::from_secs(30 * 86_400));
+    assert_eq!(letters.topic, "");
+}
+
+fn guard(count: u64, seconds: u64) -> Guard {
+    Guard {
+        count,
+        within: Duration::from_secs(seconds),
+    }
 }
 
 #[test]
@@ -119,9 +142,16 @@ fn every_key_is_read() {
         in_flight_rows = 7
         in_flight_bytes = "64M"
         shutdown_grace = "0s"
+        [dead_letters]
+        retry_after = ["1s", "2m"]
+        guard = { within = "2s" }
+        max_held_rows = 5
+        keep_resolved = "1h"
+        topic = "letters"
         [http]
         listen = ""
         not_ready_after = "5s"
+        admin_token_file = "/run/token"
         "#,
         &[],
     );
@@ -158,12 +188,23 @@ fn every_key_is_read() {
         (7, 64_000_000)
     );
     assert_eq!(config.delivery.shutdown_grace, Duration::ZERO);
+    let letters = config.dead_letters;
+    assert_eq!(letters.retry_after, [1, 120].map(Duration::from_secs));
+    assert_eq!((letters.guard, letters.max_held_rows), (guard(1000, 2), 5));
+    assert_eq!(
+        (letters.keep_resolved.as_secs(), letters.topic.as_str()),
+        (3600, "letters")
+    );
     assert_eq!(
         (
             config.http.listen.as_str(),
             config.http.not_ready_after.as_secs()
         ),
         ("", 5)
+    );
+    assert_eq!(
+        config.http.admin_token_file.unwrap(),
+        Path::new("/run/token")
     );
 }
 
@@ -178,7 +219,7 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
         ),
         (
             "\n[delivry]\nin_flight_rows = 5\n",
-            "walpost.toml:2:2: delivry: unknown field `delivry`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `delivery`?".into(),
+            "walpost.toml:2:2: delivry: unknown field `delivry`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `dead_letters`, `http`; did you mean `delivery`?".into(),
         ),
         (
             "[postgres]\njudge = true\n",
@@ -186,11 +227,11 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
         ),
         (
             "[[outbox]]\ntable = \"a\"\non_poison = \"maybe\"",
-            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `maybe`, expected `stop`".into(),
+            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `maybe`, expected one of `hold-key`, `skip`, `stop`".into(),
         ),
         (
-            "[[outbox]]\ntable = \"a\"\non_poison = \"sotp\"",
-            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `sotp`, expected `stop`; did you mean `stop`?".into(),
+            "[[outbox]]\ntable = \"a\"\non_poison = \"hold_key\"",
+            "walpost.toml:3:13: outbox.0.on_poison: unknown variant `hold_key`, expected one of `hold-key`, `skip`, `stop`; did you mean `hold-key`?".into(),
         ),
         (
             "[[outbox]]\ntable = \"a\"\npreset = \"nothing\"",
@@ -212,6 +253,14 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
         (
             "[postgres]\nstatus_interval = 5",
             "walpost.toml:2:19: postgres.status_interval: `5` has no unit; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"".into(),
+        ),
+        (
+            "[dead_letters]\nretry_after = [\"1m\", \"soon\"]",
+            "walpost.toml:2:22: dead_letters.retry_after.1: `soon` is not a duration; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"".into(),
+        ),
+        (
+            "[dead_letters]\nguard = { counts = 1 }",
+            "walpost.toml:2:11: dead_letters.guard.counts: unknown field `counts`, expected `count` or `within`; did you mean `count`?".into(),
         ),
         ("kafka = 5", "walpost.toml:1:9: kafka: invalid type: integer `5`, expected a table".into()),
         (
@@ -237,6 +286,26 @@ fn limits_name_the_place_too() {
         (
             "[delivery]\nin_flight_rows = 0",
             "walpost.toml:2:18: delivery.in_flight_rows: 1 to 2147483647 rows",
+        ),
+        (
+            "[dead_letters]\nretry_after = [\"1m\", \"0s\"]",
+            "walpost.toml:2:22: dead_letters.retry_after.1: must be longer than zero",
+        ),
+        (
+            "[dead_letters]\nguard = { count = 5, within = \"0s\" }",
+            "walpost.toml:2:31: dead_letters.guard.within: must be longer than zero",
+        ),
+        (
+            "[dead_letters]\nmax_held_rows = 0",
+            "walpost.toml:2:17: dead_letters.max_held_rows: at least 1; `on_poison = \"skip\"` holds no rows",
+        ),
+        (
+            "[dead_letters]\nkeep_resolved = \"36501d\"",
+            "walpost.toml:2:17: dead_letters.keep_resolved: at most 36500d",
+        ),
+        (
+            "[dead_letters]\ntopic = \"a b\"",
+            "walpost.toml:2:9: dead_letters.topic: a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens; \"\" for no copies",
         ),
         (
             "[http]\nlisten = \"9464\"",
@@ -284,6 +353,8 @@ fn the_environment_beats_the_file() {
             ("WALPOST_HTTP__NOT_READY_AFTER", "7s"),
             ("WALPOST_DELIVERY__IN_FLIGHT_ROWS", "8"),
             ("WALPOST_DELIVERY__IN_FLIGHT_BYTES", "1048576"),
+            ("WALPOST_DEAD_LETTERS__GUARD__COUNT", "3"),
+            ("WALPOST_DEAD_LETTERS__RETRY_AFTER", "1s, 5m"),
             ("WALPOST_CONFIG", "elsewhere"),
             ("WALPOST_LOG_LEVEL", "debug"),
             ("WALPOST_LOG_FORMAT", "json"),
@@ -314,6 +385,23 @@ fn the_environment_beats_the_file() {
         ),
         (8, 1 << 20)
     );
+    assert_eq!(config.dead_letters.guard, guard(3, 60));
+    let retry_after = [1, 300].map(Duration::from_secs);
+    assert_eq!(config.dead_letters.retry_after, retry_after);
+    for (list, seconds) in [
+        ("[]", vec![]),
+        ("", vec![]),
+        ("[\"7s\"]", vec![7]),
+        ("7s", vec![7]),
+    ] {
+        let config = good("", &[("WALPOST_DEAD_LETTERS__RETRY_AFTER", list)]);
+        let parsed = config
+            .dead_letters
+            .retry_after
+            .iter()
+            .map(Duration::as_secs);
+        assert_eq!(parsed.collect::<Vec<_>>(), seconds, "{list}");
+    }
 }
 
 #[test]
@@ -341,7 +429,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_KAFAK__BROKERS",
             "5",
-            "kafak: unknown field `kafak`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `http`; did you mean `WALPOST_KAFKA__BROKERS`?",
+            "kafak: unknown field `kafak`, expected one of `postgres`, `outbox`, `kafka`, `delivery`, `dead_letters`, `http`; did you mean `WALPOST_KAFKA__BROKERS`?",
         ),
         (
             "WALPOST_OUTBOX__0__TABEL",
@@ -377,6 +465,21 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
             "WALPOST_HTTP__NOT_READY_AFTER",
             "7",
             "http.not_ready_after: `7` has no unit; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"",
+        ),
+        (
+            "WALPOST_DEAD_LETTERS__RETRY_AFTER",
+            "1m,soon",
+            "dead_letters.retry_after: `soon` is not a duration; write a duration with its unit, such as \"10s\", \"500ms\" or \"5m\"",
+        ),
+        (
+            "WALPOST_DEAD_LETTERS__GUARD__COUNTS",
+            "1",
+            "dead_letters.guard.counts: unknown field `counts`, expected `count` or `within`; did you mean `WALPOST_DEAD_LETTERS__GUARD__COUNT`?",
+        ),
+        (
+            "WALPOST_DEAD_LETTERS_GUARD_COUNT",
+            "1",
+            "unknown variable; did you mean `WALPOST_DEAD_LETTERS__GUARD__COUNT`?",
         ),
         (
             "WALPOST_POSTGRES__SLOT__NAME",

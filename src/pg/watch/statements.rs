@@ -28,8 +28,10 @@ pub(super) async fn take_over(
     let rows = client
         .query_typed(
             &format!(
-                "{LOCAL} UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name'), timeline = {TIMELINE},
+                "{LOCAL}, line AS (INSERT INTO walpost.timeline AS t (slot, timeline) SELECT slot, {TIMELINE} FROM walpost.slot WHERE slot = $1
+                   ON CONFLICT (slot) DO UPDATE SET timeline = excluded.timeline WHERE t.timeline <> excluded.timeline)
+                 UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
+                   holder = pg_catalog.current_setting('application_name'),
                    reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
                  FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
             ),

@@ -13,6 +13,7 @@ use std::{
 use rustix::process::Signal;
 
 use super::{
+    batches::Batches,
     free_port,
     kafka::Kafka,
     process::{Process, new_folder},
@@ -43,11 +44,14 @@ impl KafkaServer {
         second
     }
 
-    /// One that is also reached through a proxy.
-    pub fn proxied() -> (KafkaServer, Proxy) {
-        let (behind, front) = (free_port(), free_port());
-        let proxy = Proxy::listening(front, SocketAddr::from(([127, 0, 0, 1], behind)));
-        (KafkaServer::with_listeners(&[(behind, front)]), proxy)
+    /// One that is also reached through so many proxies.
+    pub fn proxied(count: usize) -> (KafkaServer, Vec<Proxy>) {
+        let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();
+        let proxy = |(behind, front): &(u16, u16)| {
+            Proxy::listening(*front, SocketAddr::from(([127, 0, 0, 1], *behind)))
+        };
+        let proxies = ports.iter().map(proxy).collect();
+        (KafkaServer::with_listeners(&ports), proxies)
     }
 
     /// `listeners`: (port to listen on, port to advertise), beside the plain one.
@@ -107,6 +111,11 @@ impl KafkaServer {
         };
         server.wait();
         server
+    }
+
+    /// Who wrote the topic's records.
+    pub fn batches(&self, topic: &str) -> Batches {
+        Batches::read(&self.folder.join("data"), topic)
     }
 
     fn wait(&self) {
@@ -193,15 +202,9 @@ struct Pool {
 }
 
 static POOL: LazyLock<Pool> = LazyLock::new(|| {
-    let ports: Vec<(u16, u16)> = (0..LISTENERS).map(|_| (free_port(), free_port())).collect();
-    let free = ports
-        .iter()
-        .map(|(behind, front)| {
-            Proxy::listening(*front, SocketAddr::from(([127, 0, 0, 1], *behind)))
-        })
-        .collect();
+    let (server, free) = KafkaServer::proxied(LISTENERS);
     Pool {
-        server: KafkaServer::with_listeners(&ports),
+        server,
         free: Mutex::new(free),
         returned: Condvar::new(),
     }
@@ -225,6 +228,11 @@ impl Breakable {
     /// The cluster by its undisturbed way.
     pub fn kafka(&self) -> Arc<Kafka> {
         POOL.server.kafka.clone()
+    }
+
+    /// Who wrote the topic's records.
+    pub fn batches(&self, topic: &str) -> Batches {
+        POOL.server.batches(topic)
     }
 
     pub fn proxy(&self) -> &Proxy {

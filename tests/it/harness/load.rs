@@ -47,7 +47,8 @@ pub enum Kind {
     Messages,
     /// A row whose commit is acknowledged before it is on disk: a crash may take it back.
     Hasty,
-    /// The outbox table gets another column, or loses it, with a row before and behind.
+    /// The outbox table gets another column, loses it, gives it another name, or has another name
+    /// itself for a while, with a row before, behind and meanwhile.
     Alter,
 }
 

@@ -4,6 +4,7 @@
 //! A test that needs special settings, or that stops a server, starts one of its own. Everything a
 //! test made goes when it ends, also by a panic; what outlives even that is swept by `process`.
 
+pub mod batches;
 pub mod kafka;
 pub mod kafka_server;
 pub mod load;
@@ -15,6 +16,7 @@ pub mod run;
 pub mod scene;
 pub mod services;
 pub mod sql;
+pub mod terms;
 pub mod walpost;
 
 use std::{

@@ -103,15 +103,6 @@ impl Proxy {
         self.shared.delay.store(milliseconds, Relaxed);
     }
 
-    /// Whether nothing is under way any more of what dead clients sent: every connection that is
-    /// left was swallowed.
-    pub fn is_drained(&self) -> bool {
-        let pairs = self.shared.pairs.lock().expect("no panic under this lock");
-        pairs
-            .iter()
-            .all(|pair| pair.fate.load(Relaxed) == SWALLOWED)
-    }
-
     /// New connections go there, as when a name leads elsewhere; the old ones are reset.
     pub fn lead_to(&self, target: SocketAddr) {
         *self.shared.target.lock().expect("no panic under this lock") = target;

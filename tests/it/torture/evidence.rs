@@ -5,22 +5,33 @@ use std::{collections::HashMap, fmt::Write as _, time::Duration};
 
 use walpost::{
     lsn::{Lsn, Position},
-    verdict::{Arrived, Committed, Verdict, judge},
+    verdict::{Arrived, Committed},
 };
 
 use super::{
     history::{History, Moment},
     observer::{Observed, Sample},
+    publication::Gap,
     world::{TIGHT, WIDE},
 };
-use crate::harness::{Scene, records::Record};
+use crate::harness::{
+    Scene,
+    records::Record,
+    terms::{Judged, Terms},
+};
 
 pub struct Evidence {
     committed: Vec<Committed>,
+    /// Event id → `seq` of the table.
+    seqs: HashMap<String, i64>,
     /// By topic, partition and offset, each with the moment at which the broker took it.
     arrived: Vec<(Arrived, Moment)>,
     /// Event id → the moment of its first arrival.
     first: HashMap<String, Moment>,
+    /// Records of rows that `recover` read from the table.
+    pub recovered: usize,
+    /// A record that has no position and does not say why.
+    placeless: Option<(String, Moment)>,
 }
 
 /// Longer values are compared by their digest: a run has gigabytes of them.
@@ -29,24 +40,39 @@ const DIGESTED: usize = 500;
 impl Evidence {
     pub fn gather(scene: &Scene) -> Evidence {
         let rows = scene.sql.rows(&format!(
-            "SELECT event_id::text, aggregate_id, payload->>'seq', CASE WHEN octet_length(payload::text) > {DIGESTED}
+            "SELECT event_id::text, seq, aggregate_id, payload->>'seq', CASE WHEN octet_length(payload::text) > {DIGESTED}
              THEN encode(sha256(convert_to(payload::text, 'UTF8')), 'hex') ELSE payload::text END FROM public.outbox"
         ));
+        let mut seqs = HashMap::new();
         let event = |row: Vec<Option<String>>| {
-            let [id, key, seq, value] = <[_; 4]>::try_from(row).expect("four columns");
+            let [id, place, key, seq, value] = <[_; 5]>::try_from(row).expect("five columns");
+            let id = id.expect("an id");
+            let place = place.and_then(|text| text.parse().ok());
+            seqs.insert(id.clone(), place.expect("a number"));
             Committed {
-                id: id.expect("an id"),
+                id,
                 key: key.map(String::into_bytes),
                 seq: seq.and_then(|text| text.parse().ok()).unwrap_or_default(),
                 value: value.map(String::into_bytes),
             }
         };
-        let mut arrived = Vec::new();
+        let committed = rows.into_iter().map(event).collect();
+        let (mut arrived, mut recovered, mut placeless) = (Vec::new(), 0, None);
         for topic in [WIDE, TIGHT] {
             let mut tail = scene.kafka.tail(&scene.topic(topic));
             while !tail.is_at_end() {
                 tail.poll(Duration::from_millis(200));
-                arrived.extend(tail.records.drain(..).map(digest));
+                for record in tail.records.drain(..) {
+                    let is_placed = record.header("wal_position").is_some();
+                    let reread = record.header("walpost_replay").map(str::to_owned);
+                    recovered += usize::from(reread.as_deref() == Some("recover"));
+                    let (arrived_, at) = digest(record);
+                    if is_placed == reread.is_some() {
+                        let text = format!("{arrived_}, walpost_replay {reread:?}");
+                        placeless.get_or_insert((text, at));
+                    }
+                    arrived.push((arrived_, at));
+                }
             }
         }
         arrived.sort_by(|(a, _), (b, _)| {
@@ -60,9 +86,12 @@ impl Evidence {
             }
         }
         Evidence {
-            committed: rows.into_iter().map(event).collect(),
+            committed,
+            seqs,
             arrived,
             first,
+            recovered,
+            placeless,
         }
     }
 
@@ -90,14 +119,29 @@ impl Evidence {
     }
 
     /// Every way in which the promise can be broken.
-    pub fn judge(&self, observed: &Observed, history: &History) -> Verdict {
+    pub fn judge(
+        &self,
+        observed: &Observed,
+        history: &History,
+        terms: &Terms,
+        gaps: &[Gap],
+    ) -> Judged {
         let positions = &observed.decoder.positions;
-        let arrived: Vec<Arrived> = self
-            .arrived
-            .iter()
-            .map(|(record, _)| record.clone())
-            .collect();
-        let verdict = judge(&self.committed, &arrived);
+        let is_in = |event: &Committed, gap: &Gap| gap.has(self.seqs[&event.id]);
+        let streamed = |event: &Committed| positions.contains_key(&event.id);
+        // Not in the stream, by the publication's doing; of these, what the operator gave up.
+        let left_out =
+            |event: &&Committed| !streamed(event) && gaps.iter().any(|gap| is_in(event, gap));
+        let given_up = |event: &&Committed| {
+            let mut accepted = gaps.iter().filter(|gap| gap.is_accepted);
+            !streamed(event)
+                && !self.first.contains_key(&event.id)
+                && accepted.any(|gap| is_in(event, gap))
+        };
+        let owed = self.committed.iter().filter(|event| !given_up(event));
+        let owed: Vec<Committed> = owed.cloned().collect();
+        let judged = terms.judge(&owed, &self.arrived);
+        let verdict = &judged.verdict;
         for (fault, count) in &verdict.faults {
             let example = verdict.examples.iter().find(|e| e.fault == *fault);
             let text = example.map_or("", |example| &example.history);
@@ -107,8 +151,20 @@ impl Evidence {
             history.found(&fault.to_string(), at, text);
         }
         self.judge_positions(positions, history);
+        let unseen = |event: &&Committed| !streamed(event) && !left_out(event);
+        if let Some(event) = self.committed.iter().find(unseen) {
+            let text = format!("the second slot did not see event {}", event.id);
+            history.found("harness", None, text);
+        }
         self.judge_slot(positions, &observed.samples, history);
-        verdict
+        judged
+    }
+
+    /// Rows that the publication left out.
+    pub fn count_left_out(&self, observed: &Observed) -> usize {
+        let positions = &observed.decoder.positions;
+        let unseen = |event: &&Committed| !positions.contains_key(&event.id);
+        self.committed.iter().filter(unseen).count()
     }
 
     /// The publisher's positions are the server's.
@@ -116,18 +172,14 @@ impl Evidence {
         for (record, at) in &self.arrived {
             let Some(id) = &record.id else { continue };
             let truth = positions.get(id);
-            if truth.is_some() && record.position.as_ref() != truth {
+            let is_streamed = truth.is_some() && record.position.is_some();
+            if is_streamed && record.position.as_ref() != truth {
                 let text = format!("{record}, but the server has it at {truth:?}");
                 return history.found("wrong position", Some(*at), text);
             }
         }
-        if let Some(event) = self
-            .committed
-            .iter()
-            .find(|e| !positions.contains_key(&e.id))
-        {
-            let text = format!("the second slot did not see event {}", event.id);
-            history.found("harness", None, text);
+        if let Some((text, at)) = &self.placeless {
+            history.found("wrong headers", Some(*at), text.clone());
         }
     }
 

@@ -12,7 +12,11 @@ use crate::harness::{
 const CALM: (u64, u64) = (1_500, 12_000);
 
 fn calm(history: &History, dice: &mut Dice) -> bool {
-    history.pass(dice.between(CALM.0, CALM.1))
+    let mut goes_on = history.pass(dice.between(CALM.0, CALM.1));
+    while goes_on && history.is_truce() {
+        goes_on = history.pass(100);
+    }
+    goes_on
 }
 
 pub fn broker(broker: &mut KafkaServer, history: &History, mut dice: Dice) {

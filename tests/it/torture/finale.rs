@@ -5,13 +5,13 @@ use super::{
     evidence::Evidence,
     history::History,
     keeper::Keeper,
+    kinds::Kinds,
     observer::Observed,
-    world::{self, topic_settings},
+    world::{self, Wires, topic_settings},
 };
 use crate::harness::{
     Dice, Scene, Walpost,
     load::{noise, rows},
-    proxy::Proxy,
 };
 
 /// What refuses the row.
@@ -26,10 +26,11 @@ enum Refuser {
 /// How long the publisher may take to find out.
 const FOUND_WITHIN: u64 = 40;
 
+/// `walpost` is one publisher, and `wires` its own.
 pub fn poison(
     scene: &Scene,
-    walpost: &mut Walpost,
-    kafka_wire: &Proxy,
+    walpost: &mut [Walpost],
+    wires: &[Wires],
     observed: &mut Observed,
     history: &History,
     dice: &mut Dice,
@@ -41,13 +42,14 @@ pub fn poison(
     };
     history.note("poison", &format!("to be refused by: {refuser:?}"));
     let is_backlog = *dice.pick(&[true, false]);
-    let mut keeper = Keeper::new(walpost, kafka_wire, history);
+    let none = Kinds::none();
+    let mut keeper = Keeper::new(scene, walpost, wires, none, history);
     if !is_backlog {
-        keeper.start();
+        keeper.start_all();
     }
     let id = write(scene, kind, length, dice);
     if is_backlog {
-        keeper.start();
+        keeper.start_all();
     }
     let Some(log) = keeper.wait_end(5, FOUND_WITHIN) else {
         return;
@@ -78,7 +80,7 @@ pub fn poison(
 
     match refuser {
         Refuser::Client => {
-            walpost.set("kafka.properties.message.max.bytes", 2_000_000);
+            walpost[0].set("kafka.properties.message.max.bytes", 2_000_000);
         }
         Refuser::Topic => {
             let mut settings = topic_settings(kind);
@@ -87,8 +89,8 @@ pub fn poison(
             scene.kafka.configure(&scene.topic(kind), &settings);
         }
     }
-    let mut keeper = Keeper::new(walpost, kafka_wire, history);
-    keeper.start();
+    let mut keeper = Keeper::new(scene, walpost, wires, none, history);
+    keeper.start_all();
     observed.drain(scene, &mut keeper, history);
     keeper.stop_drained();
 }

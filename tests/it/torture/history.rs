@@ -37,6 +37,8 @@ pub struct History {
     counts: Mutex<BTreeMap<String, usize>>,
     findings: Mutex<Vec<Finding>>,
     over: AtomicBool,
+    truce: AtomicBool,
+    distrusted: AtomicBool,
 }
 
 impl History {
@@ -47,6 +49,8 @@ impl History {
             counts: Mutex::default(),
             findings: Mutex::default(),
             over: AtomicBool::new(false),
+            truce: AtomicBool::new(false),
+            distrusted: AtomicBool::new(false),
         }
     }
 
@@ -96,6 +100,24 @@ impl History {
 
     pub fn is_over(&self) -> bool {
         self.over.load(Relaxed)
+    }
+
+    /// While it lasts nothing new is done to servers and wires: something has to get through.
+    pub fn truce(&self, on: bool) {
+        self.truce.store(on, Relaxed);
+    }
+
+    pub fn is_truce(&self) -> bool {
+        self.truce.load(Relaxed)
+    }
+
+    /// While it lasts the slot's place means nothing: somebody else's doing, or not ready.
+    pub fn distrust_slot(&self, on: bool) {
+        self.distrusted.store(on, Relaxed);
+    }
+
+    pub fn is_slot_distrusted(&self) -> bool {
+        self.distrusted.load(Relaxed)
     }
 
     /// Waits; false as soon as the run is over.

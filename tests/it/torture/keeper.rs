@@ -1,58 +1,99 @@
-//! Runs the publisher and does it harm: kills it, freezes it, stops it and starts it again.
+//! Runs the publishers and does them harm: kills them, freezes them, cuts them off, stops them and
+//! starts them again.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::history::History;
-use crate::harness::{Dice, Run, Walpost, proxy::Proxy};
+use super::{history::History, kinds::Kinds, publication::Gap, world::Wires};
+use crate::harness::{Dice, Run, Scene, Walpost, sql::Sql};
 
 /// More than `delivery.shutdown_grace`: the machine is busy.
 const STOPS_WITHIN: u64 = 15;
 
-/// What a dead process has sent is on its way no longer than this.
-const RESIDUE: Duration = Duration::from_secs(2);
+/// One of the publishers.
+pub(super) struct Publisher<'a> {
+    pub name: String,
+    pub walpost: &'a Walpost,
+    wires: &'a Wires,
+    pub run: Option<Run>,
+}
 
 pub struct Keeper<'a> {
-    walpost: &'a Walpost,
-    kafka_wire: &'a Proxy,
-    history: &'a History,
-    run: Option<Run>,
-    /// The most memory that any of its processes ever had resident, in bytes.
+    pub(super) publishers: Vec<Publisher<'a>>,
+    pub(super) scene: &'a Scene,
+    /// The operator's session.
+    pub(super) sql: Sql,
+    pub(super) history: &'a History,
+    kinds: Kinds,
+    /// Rows that the publication left out.
+    pub gaps: Vec<Gap>,
+    /// Until then a publisher may have seen that the table was missing.
+    pub(super) table_was_missing: Option<Instant>,
+    /// The most memory that any of their processes ever had resident, in bytes.
     pub peak: u64,
     pub starts: usize,
 }
 
-const ME: &str = "walpost";
-
 impl<'a> Keeper<'a> {
-    pub fn new(walpost: &'a Walpost, kafka_wire: &'a Proxy, history: &'a History) -> Keeper<'a> {
-        Keeper {
+    pub fn new(
+        scene: &'a Scene,
+        walposts: &'a [Walpost],
+        wires: &'a [Wires],
+        kinds: Kinds,
+        history: &'a History,
+    ) -> Keeper<'a> {
+        let publisher = |(n, (walpost, wires))| Publisher {
+            name: format!("walpost {}", n + 1),
             walpost,
-            kafka_wire,
-            history,
+            wires,
             run: None,
+        };
+        Keeper {
+            publishers: walposts
+                .iter()
+                .zip(wires)
+                .enumerate()
+                .map(publisher)
+                .collect(),
+            scene,
+            sql: Sql::new(scene.server.superuser(&scene.tag)),
+            history,
+            kinds,
+            gaps: Vec::new(),
+            table_was_missing: None,
             peak: 0,
             starts: 0,
         }
     }
 
-    /// What a dead process left in the network could land behind what the next one sends: late
-    /// repeats that no publisher can hold back. So it has to land, or go, before.
-    pub fn start(&mut self) {
-        let began = Instant::now();
-        while !self.kafka_wire.is_drained() && began.elapsed() < RESIDUE {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.kafka_wire.reset();
-        self.run = Some(self.walpost.start());
-        self.starts += 1;
-        self.history.note(ME, "started");
+    pub(super) fn note(&self, n: usize, what: &str) {
+        self.history.note(&self.publishers[n].name, what);
     }
 
-    /// Looks after it until the run is over.
+    fn fault(&self, n: usize, what: &str, how: &str) {
+        self.history.fault(&self.publishers[n].name, what, how);
+    }
+
+    /// Starts those that don't run.
+    pub fn start_all(&mut self) {
+        for n in 0..self.publishers.len() {
+            if self.publishers[n].run.is_none() {
+                self.start(n);
+            }
+        }
+    }
+
+    pub(super) fn start(&mut self, n: usize) {
+        let publisher = &mut self.publishers[n];
+        publisher.run = Some(publisher.walpost.start());
+        self.starts += 1;
+        self.note(n, "started");
+    }
+
+    /// Looks after them until the run is over.
     pub fn keep(&mut self, mut dice: Dice) {
-        self.start();
+        self.start_all();
         loop {
             for _ in 0..dice.between(4, 50) {
                 if !self.history.pass(200) {
@@ -60,85 +101,130 @@ impl<'a> Keeper<'a> {
                 }
                 self.look();
             }
-            self.harm(&mut dice);
+            match dice.between(0, 20) {
+                0..3 if self.kinds.slot_loss => self.lose_slot(&mut dice),
+                3..5 if self.kinds.publication => self.change_publication(&mut dice),
+                5..7 if self.kinds.schema => self.change_table(&mut dice),
+                _ => {
+                    let n = dice.between(0, self.publishers.len() as u64) as usize;
+                    self.harm(n, &mut dice);
+                }
+            }
         }
     }
 
-    /// It runs, or how it ended is a finding.
+    /// They run, or how one ended is a finding.
     pub fn look(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        self.peak = self.peak.max(run.try_peak_memory().unwrap_or_default());
-        if let Some(status) = run.ended_within(0) {
-            let text = format!("it ended by itself ({status}) and said:\n{}", tail(run));
-            self.history.found("walpost ended", None, text);
-            self.run = None;
+        for n in 0..self.publishers.len() {
+            let Some(run) = &mut self.publishers[n].run else {
+                continue;
+            };
+            self.peak = self.peak.max(run.try_peak_memory().unwrap_or_default());
+            let Some(status) = run.ended_within(0) else {
+                continue;
+            };
+            let (log, tail) = (run.log(), tail(run));
+            self.publishers[n].run = None;
+            if self.is_excused(status.code(), &log) {
+                self.note(n, &format!("ended with {:?}", status.code()));
+                self.start(n);
+                continue;
+            }
+            let text = format!("it ended by itself ({status}) and said:\n{tail}");
+            let name = &self.publishers[n].name;
+            self.history.found(&format!("{name} ended"), None, text);
         }
     }
 
-    fn harm(&mut self, dice: &mut Dice) {
-        match dice.between(0, 10) {
+    /// Ends that may come any time, and after which it has to be started again.
+    pub(super) fn is_excused(&self, code: Option<i32>, log: &str) -> bool {
+        let saw_no_table = self
+            .table_was_missing
+            .is_some_and(|until| Instant::now() < until);
+        match code {
+            // It woke up while its successor was about to stream.
+            Some(1) => self.publishers.len() > 1 && log.contains("fenced"),
+            Some(2) => saw_no_table && log.contains("does not exist"),
+            _ => false,
+        }
+    }
+
+    fn harm(&mut self, n: usize, dice: &mut Dice) {
+        match dice.between(0, 12) {
             0..3 => {
                 let down = *dice.pick(&[0, 0, 300, 3_000]);
-                self.history
-                    .fault(ME, "killed", &format!(", down for {down} ms"));
-                self.kill();
+                self.fault(n, "killed", &format!(", down for {down} ms"));
+                self.kill(n);
                 self.history.pass(down);
-                self.start();
+                self.start(n);
             }
             3 => {
-                self.history.fault(ME, "killed", " twice");
-                self.kill();
-                self.start();
+                self.fault(n, "killed", " twice");
+                self.kill(n);
+                self.start(n);
                 self.history.pass(dice.between(50, 1_500));
-                self.kill();
-                self.start();
+                self.kill(n);
+                self.start(n);
             }
             4..6 => {
-                self.history.fault(ME, "stopped", "");
-                self.stop();
-                self.start();
+                self.fault(n, "stopped", "");
+                self.stop(n);
+                self.start(n);
             }
             6 => {
-                self.history.fault(ME, "stopped", " and killed meanwhile");
-                self.signal(Signal::TERM);
+                self.fault(n, "stopped", " and killed meanwhile");
+                self.signal(n, Signal::TERM);
                 self.history.pass(dice.between(0, 300));
                 // It may have ended already, as it was told to.
-                drop(self.run.take());
-                self.start();
+                drop(self.publishers[n].run.take());
+                self.start(n);
             }
-            7..9 => self.freeze(dice.between(50, 2_500)),
+            7..9 => self.freeze(n, dice.between(50, 2_500)),
             // Longer than either server waits.
-            _ => self.freeze(dice.between(5_500, 9_000)),
+            9..11 => self.freeze(n, dice.between(5_500, 9_000)),
+            _ => {
+                let hold = dice.between(5_500, 10_000);
+                self.fault(n, "cut off", &format!(" for {hold} ms"));
+                let wires = self.publishers[n].wires;
+                for wire in [&wires.kafka, &wires.postgres] {
+                    wire.swallow();
+                }
+                self.history.pass(hold);
+                for wire in [&wires.kafka, &wires.postgres] {
+                    wire.forward();
+                    wire.reset_swallowed();
+                }
+                self.note(n, "reachable");
+            }
         }
     }
 
-    fn freeze(&mut self, milliseconds: u64) {
-        self.history
-            .fault(ME, "frozen", &format!(" for {milliseconds} ms"));
-        self.signal(Signal::STOP);
+    fn freeze(&mut self, n: usize, milliseconds: u64) {
+        self.fault(n, "frozen", &format!(" for {milliseconds} ms"));
+        self.signal(n, Signal::STOP);
         self.history.pass(milliseconds);
-        self.signal(Signal::CONT);
-        self.history.note(ME, "thawed");
+        self.signal(n, Signal::CONT);
+        self.note(n, "thawed");
     }
 
-    fn signal(&mut self, signal: Signal) {
+    fn signal(&mut self, n: usize, signal: Signal) {
         self.look();
-        if let Some(run) = &mut self.run {
+        if let Some(run) = &mut self.publishers[n].run {
             run.signal(signal);
         }
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self, n: usize) {
         self.look();
-        if let Some(mut run) = self.run.take() {
+        if let Some(mut run) = self.publishers[n].run.take() {
             run.kill();
         }
     }
 
     /// SIGTERM: it ends in time, with everything confirmed or with a word about what isn't.
-    pub fn stop(&mut self) -> Option<i32> {
-        self.signal(Signal::TERM);
-        let mut run = self.run.take()?;
+    pub(super) fn stop(&mut self, n: usize) -> Option<i32> {
+        self.signal(n, Signal::TERM);
+        let mut run = self.publishers[n].run.take()?;
         let code = match run.ended_within(STOPS_WITHIN) {
             None => {
                 let text = format!(
@@ -150,33 +236,37 @@ impl<'a> Keeper<'a> {
             }
             Some(status) => status.code(),
         };
-        self.history.note(ME, &format!("ended with {code:?}"));
-        if !matches!(code, Some(0 | 6)) {
+        self.note(n, &format!("ended with {code:?}"));
+        if !matches!(code, Some(0 | 6)) && !self.is_excused(code, &run.log()) {
             let text = format!("SIGTERM ended it with {code:?}:\n{}", tail(&run));
             self.history.found("walpost's exit code", None, text);
         }
         code
     }
 
-    /// SIGTERM when nothing is open: it confirms all and ends with 0.
+    /// SIGTERM when nothing is open: each confirms all and ends with 0.
     pub fn stop_drained(&mut self) {
-        if let Some(code) = self.stop().filter(|code| *code != 0) {
-            let text = format!("SIGTERM with nothing open ended it with {code}");
-            self.history.found("walpost's exit code", None, text);
+        for n in 0..self.publishers.len() {
+            if let Some(code) = self.stop(n).filter(|code| *code != 0) {
+                let text = format!("SIGTERM with nothing open ended it with {code}");
+                self.history.found("walpost's exit code", None, text);
+            }
         }
     }
 
-    /// What it said last, for people.
+    /// What they said last, for people.
     pub fn tell(&self) -> String {
-        match &self.run {
-            Some(run) => format!("it runs and said:\n{}", tail(run)),
-            None => "it does not run".to_owned(),
-        }
+        let tell = |publisher: &Publisher| match &publisher.run {
+            Some(run) => format!("{} runs and said:\n{}", publisher.name, tail(run)),
+            None => format!("{} does not run", publisher.name),
+        };
+        let told: Vec<String> = self.publishers.iter().map(tell).collect();
+        told.join("\n")
     }
 
-    /// It ends by itself with this code; what it said.
+    /// The first one ends by itself with this code; what it said.
     pub fn wait_end(&mut self, code: i32, seconds: u64) -> Option<String> {
-        let mut run = self.run.take()?;
+        let mut run = self.publishers[0].run.take()?;
         let status = run.ended_within(seconds);
         if status.and_then(|status| status.code()) != Some(code) {
             let text = format!(
@@ -190,8 +280,11 @@ impl<'a> Keeper<'a> {
     }
 }
 
+/// Time for a publisher that is hindered to see what happened.
+pub(super) const SEES_WITHIN: Duration = Duration::from_secs(90);
+
 /// The last words that are for people.
-fn tail(run: &Run) -> String {
+pub(super) fn tail(run: &Run) -> String {
     let log = run.log();
     let lines: Vec<&str> = log.lines().filter(|line| !line.contains("DEBUG")).collect();
     lines[lines.len().saturating_sub(12)..].join("\n")

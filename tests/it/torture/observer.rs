@@ -64,11 +64,13 @@ impl Observed<'_> {
     }
 }
 
-/// Samples the slot until the run is over. The clock is read by the same statement, after the slot.
+/// Samples the slot until the run is over, while its place means something. The clock is read by the same statement, after the slot.
 pub fn sample(scene: &Scene, history: &History, samples: &mut Vec<Sample>) {
     let sql = Sql::new(scene.server.superuser(&scene.tag));
     while history.pass(50) {
-        samples.extend(sample_once(scene, &sql));
+        let is_trusted = !history.is_slot_distrusted();
+        let sample = sample_once(scene, &sql);
+        samples.extend(sample.filter(|_| is_trusted && !history.is_slot_distrusted()));
     }
 }
 

@@ -24,7 +24,7 @@ impl Report {
         self.findings.iter().any(|finding| finding.kind == kind)
     }
 
-    pub fn print(&self, history: &History, walpost: &Walpost, seed: u64) {
+    pub fn print(&self, history: &History, walposts: &[Walpost], seed: u64) {
         for finding in &self.findings {
             let at = history.second(finding.at);
             println!("\nVIOLATION: {} at {at}: {}", finding.kind, finding.text);
@@ -34,7 +34,7 @@ impl Report {
             );
         }
         if !self.is_clean() {
-            keep_logs(walpost, seed);
+            keep_logs(walposts, seed);
         }
         let counts = history.counts();
         let counts: Vec<_> = counts
@@ -51,27 +51,30 @@ impl Report {
 }
 
 /// How often the publisher's processes said so.
-pub fn told(walpost: &Walpost, phrase: &str) -> usize {
+pub fn told(walposts: &[Walpost], phrase: &str) -> usize {
     let count = |file: PathBuf| {
         let log = fs::read(file).unwrap_or_default();
         String::from_utf8_lossy(&log).matches(phrase).count()
     };
-    logs(walpost).map(count).sum()
+    walposts.iter().flat_map(logs).map(count).sum()
 }
 
-fn logs(walpost: &Walpost) -> impl Iterator<Item = PathBuf> {
+fn logs(walpost: &Walpost) -> impl Iterator<Item = PathBuf> + use<> {
     let files = fs::read_dir(&walpost.folder).expect("read the publisher's folder");
     files.map(|entry| entry.expect("read the publisher's folder").path())
 }
 
 /// The run's own folder goes with it.
-fn keep_logs(walpost: &Walpost, seed: u64) {
+fn keep_logs(walposts: &[Walpost], seed: u64) {
     let folder = services::root().join(format!("target/torture/seed-{seed}"));
     let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).expect("create a folder for logs");
-    for file in logs(walpost) {
-        let name = file.file_name().expect("a name");
-        fs::copy(&file, folder.join(name)).expect("keep a log");
+    for (n, walpost) in walposts.iter().enumerate() {
+        let folder = folder.join(format!("{}", n + 1));
+        fs::create_dir_all(&folder).expect("create a folder for logs");
+        for file in logs(walpost) {
+            let name = file.file_name().expect("a name");
+            fs::copy(&file, folder.join(name)).expect("keep a log");
+        }
     }
-    println!("the publisher's logs are in {}", folder.display());
+    println!("the publishers' logs are in {}", folder.display());
 }

@@ -1,27 +1,39 @@
 //! What a run takes place in, thrown by its seed: servers of its own, wires that can be broken, the
 //! publisher's settings.
 
+use std::collections::HashMap;
+
+use super::kinds::Kinds;
 use crate::harness::{
     Dice, Scene, Walpost,
     kafka_server::KafkaServer,
     load::{Kind, Load, Plan},
     postgres::Cluster,
     proxy::Proxy,
+    terms::{Terms, reveal},
 };
 
 pub struct World {
     // In the order in which they go.
-    pub walpost: Walpost,
+    /// One, or two with the same settings.
+    pub walposts: Vec<Walpost>,
     pub scene: Scene,
-    pub kafka_wire: Proxy,
-    pub postgres_wire: Proxy,
+    /// Each publisher's own.
+    pub wires: Vec<Wires>,
     pub broker: KafkaServer,
     pub cluster: Cluster,
+    /// No publisher has more rows on their way.
+    pub in_flight: usize,
     /// What was thrown, for people.
     pub described: String,
 }
 
-/// Every kind; the frequent ones more than once.
+pub struct Wires {
+    pub kafka: Proxy,
+    pub postgres: Proxy,
+}
+
+/// Every kind; the frequent ones more than once. The last one is a change of the schema.
 const KINDS: &[Kind] = &[
     Kind::Plain,
     Kind::Plain,
@@ -59,21 +71,20 @@ pub const KEYS: u64 = 24;
 const PATIENCE: &str = "5s";
 
 impl World {
-    pub fn new(dice: &mut Dice) -> World {
+    pub fn new(kinds: Kinds, dice: &mut Dice) -> World {
         let cluster = Cluster::start(&format!(
             "wal_sender_timeout = '{PATIENCE}'\ncheckpoint_timeout = '30s'\nlogical_decoding_work_mem = '64kB'\n"
         ));
-        let (broker, kafka_wire) = KafkaServer::proxied();
-
-        let postgres_wire = Proxy::new(cluster.server.socket_address());
-        let mut scene = Scene::on(cluster.server.clone(), broker.kafka.clone());
-        scene.brokers = kafka_wire.address();
+        let (broker, proxies) = KafkaServer::proxied(if kinds.take_overs { 2 } else { 1 });
+        let wires = |kafka| Wires {
+            kafka,
+            postgres: Proxy::new(cluster.server.socket_address()),
+        };
+        let wires: Vec<Wires> = proxies.into_iter().map(wires).collect();
+        let scene = Scene::on(cluster.server.clone(), broker.kafka.clone());
         let partitions = dice.between(1, 7);
         for kind in [WIDE, TIGHT] {
-            // A new producer holds a topic's rows back until its first one was delivered, not those of
-            // each partition: with several, a batch refused for its size can still be overtaken.
-            let count = if kind == TIGHT { 1 } else { partitions };
-            scene.create_topic(kind, count.cast_signed() as i32, &topic_settings(kind));
+            scene.create_topic(kind, partitions.cast_signed() as i32, &topic_settings(kind));
         }
 
         let mut walpost = scene.walpost();
@@ -81,46 +92,66 @@ impl World {
         let bytes = *dice.pick(&["16MiB", "16MiB", "2MiB"]);
         let codec = *dice.pick(&["lz4", "none", "zstd"]);
         let linger = *dice.pick(&["5", "0", "50"]);
-        let url = scene
-            .server
-            .url_at("127.0.0.1", postgres_wire.port, &scene.tag);
         walpost
-            .set("postgres.url", url)
             .set("postgres.receive_timeout", PATIENCE)
             .set("delivery.in_flight_rows", rows)
             .set("delivery.in_flight_bytes", bytes)
             .set("delivery.shutdown_grace", "3s")
             .set("kafka.properties.compression.type", codec)
             .set("kafka.properties.linger.ms", linger)
-            .set("kafka.properties.socket.timeout.ms", "10000")
-            .environment("WALPOST_LOG_LEVEL", "debug");
-        walpost.init();
+            .set("kafka.properties.socket.timeout.ms", "10000");
+        reveal(&mut walpost);
+        let by = |wires: &Wires| {
+            let mut walpost = walpost.twin();
+            let port = wires.postgres.port;
+            walpost
+                .set(
+                    "postgres.url",
+                    scene.server.url_at("127.0.0.1", port, &scene.tag),
+                )
+                .set("kafka.brokers", wires.kafka.address());
+            walpost
+        };
+        let walposts: Vec<Walpost> = wires.iter().map(by).collect();
+        walposts[0].init();
         scene.observe();
         World {
             described: format!(
                 "{partitions} partitions, {rows} rows and {bytes} in flight, compression {codec}, linger {linger} ms"
             ),
             cluster,
+            in_flight: usize::try_from(rows).expect("a small number"),
             broker,
-            postgres_wire,
-            kafka_wire,
+            wires,
             scene,
-            walpost,
+            walposts,
         }
     }
 
-    pub fn load(scene: &Scene, dice: &mut Dice) -> Load {
+    pub fn load(scene: &Scene, kinds: Kinds, dice: &mut Dice) -> Load {
         let plan = Plan {
             writers: 7,
             keys: KEYS,
             pause: 30,
-            kinds: KINDS,
+            kinds: if kinds.schema {
+                KINDS
+            } else {
+                &KINDS[..KINDS.len() - 1]
+            },
             types: TYPES,
             seed: Some(dice.next()),
             ..Plan::default()
         };
         Load::start(scene, &plan)
     }
+}
+
+/// Who published when, as it is known now.
+pub fn terms(walposts: &[Walpost], scene: &Scene, broker: &KafkaServer) -> Terms {
+    let topics = [WIDE, TIGHT].map(|kind| scene.topic(kind));
+    let batches = topics.map(|topic| (topic.clone(), broker.batches(&topic)));
+    let walposts: Vec<&Walpost> = walposts.iter().collect();
+    Terms::read(&walposts, HashMap::from(batches))
 }
 
 /// With the broker's own time at each record: it tells whether a record was there at a moment.

@@ -119,16 +119,38 @@ impl<'a> Script<'a> {
                 let one = self.some(key, 1);
                 format!("BEGIN; SET LOCAL synchronous_commit = off; {one} COMMIT")
             }
-            Kind::Alter => {
-                let change = *self
-                    .dice
-                    .pick(&["ADD COLUMN IF NOT EXISTS more text DEFAULT 'm'", "DROP COLUMN IF EXISTS more"]);
-                let one = self.some(key, 1);
-                // Whoever waits for this lock lets nobody pass.
-                format!("BEGIN; SET LOCAL lock_timeout = '100ms'; {one} ALTER TABLE public.outbox {change}; {one} COMMIT")
-            }
+            Kind::Alter => self.alter(key),
         };
         client.batch_execute(&statements).await
+    }
+
+    fn alter(self, key: u64) -> String {
+        const OUTBOX: &str = "public.outbox";
+        let one = self.some(key, 1);
+        // A column that isn't there to be renamed is no failure.
+        let rename = |old, new| {
+            format!(
+                "DO $$ BEGIN ALTER TABLE {OUTBOX} RENAME COLUMN {old} TO {new};
+                 EXCEPTION WHEN undefined_column OR duplicate_column THEN NULL; END $$;"
+            )
+        };
+        let change = match self.dice.between(0, 7) {
+            0 | 1 => {
+                format!("ALTER TABLE {OUTBOX} ADD COLUMN IF NOT EXISTS more text DEFAULT 'm';")
+            }
+            2 => format!("ALTER TABLE {OUTBOX} DROP COLUMN IF EXISTS more;"),
+            3 => format!("ALTER TABLE {OUTBOX} DROP COLUMN IF EXISTS other;"),
+            4 => rename("more", "other"),
+            5 => rename("other", "more"),
+            _ => {
+                let renamed = one.replace(OUTBOX, "public.outbox_renamed");
+                format!(
+                    "ALTER TABLE {OUTBOX} RENAME TO outbox_renamed; {renamed} ALTER TABLE public.outbox_renamed RENAME TO outbox;"
+                )
+            }
+        };
+        // Whoever waits for this lock lets nobody pass.
+        format!("BEGIN; SET LOCAL lock_timeout = '100ms'; {one} {change} {one} COMMIT")
     }
 
     async fn copy(self, client: &Client, key: u64) -> Result<(), Error> {

@@ -1,0 +1,865 @@
+//! What becomes of events that cannot be published now: dead letters, the rows behind them, and
+//! letters on their way out again. The table itself is the relay's to ask.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{Enqueue, Probe, Sender, map};
+use crate::{
+    config::{self, OnPoison},
+    dead_letters::{
+        guard::Guard,
+        held::{BATCH, Held, Identity},
+        letter::{Kept, Place, raw_of},
+        store::{self, Body, Failure, Fault, Loaded, Looked, Park, Take, Taken, Wanted, Write},
+    },
+    kafka::topics::TopicState,
+    ledger::{self, Content, Ledger, Letter, Row, RowState, Seq},
+    lsn::{Lsn, Position},
+    outbox::{
+        relation::{Relations, Role},
+        row::{Origin, OutboxRow, Reread, Unmappable},
+    },
+    pg::pgoutput::Tuple,
+};
+
+/// Letters that may be in flight at once.
+const MAX_FLYING: usize = 2 * BATCH;
+
+/// Keys named when too many rows are held.
+const TOLD: usize = 3;
+
+/// What is to be written, and whose row it settles.
+pub struct Task {
+    pub seq: Seq,
+    /// The key whose parked row it is.
+    pub identity: Option<Identity>,
+    pub write: Write,
+}
+
+/// How a row that isn't sent goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parked {
+    Yes,
+    /// The publisher stops there.
+    Stop,
+}
+
+/// All that is known of dead letters in memory.
+pub struct Parking {
+    retry_after: Vec<Duration>,
+    max_held_rows: u64,
+    max_bytes: u64,
+    guard: Guard,
+    life: i32,
+    held: Held,
+    held_rows: u64,
+    /// Rows at these positions are kept already.
+    known: HashSet<Position>,
+    /// Letters that are in the ledger.
+    flying: HashSet<i64>,
+    tasks: Vec<Task>,
+    /// Letters that go through the probe producer, each alone.
+    retries: VecDeque<Seq>,
+    /// The row that the first of them waits for.
+    blocker: Option<Seq>,
+    /// The key whose letters are being taken, and whether they are the last ones.
+    asked: Option<(Identity, bool)>,
+    /// The key whose last letters are to be taken: nothing is read meanwhile.
+    hand_over: Option<Identity>,
+    /// A letter could not be sent yet, because the stream was not read so far.
+    look_again: bool,
+}
+
+impl Parking {
+    pub fn new(config: &config::DeadLetters, in_flight_bytes: u64) -> Self {
+        Parking {
+            retry_after: config.retry_after.clone(),
+            max_held_rows: config.max_held_rows,
+            max_bytes: in_flight_bytes / 2,
+            guard: Guard::new(config.guard.count, config.guard.within),
+            life: 0,
+            held: Held::default(),
+            held_rows: 0,
+            known: HashSet::new(),
+            flying: HashSet::new(),
+            tasks: Vec::new(),
+            retries: VecDeque::new(),
+            blocker: None,
+            asked: None,
+            hand_over: None,
+            look_again: false,
+        }
+    }
+
+    /// Full jitter.
+    fn pause(&self, attempt: usize) -> Option<Duration> {
+        let longest = self.retry_after.get(attempt)?;
+        Some(longest.mul_f64(rand::random()))
+    }
+
+    fn place(&self, row: &Row) -> Place {
+        Place {
+            life: self.life,
+            position: row.position,
+        }
+    }
+
+    /// What is to be written next, in order; at most so many.
+    pub fn take_tasks(&mut self, most: usize) -> Vec<Task> {
+        let count = self.tasks.len().min(most);
+        self.tasks.drain(..count).collect()
+    }
+
+    pub fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    pub fn held_keys(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The last letters of a key are about to be taken: no row of it may come between.
+    pub fn pauses_reading(&self) -> bool {
+        self.hand_over.is_some()
+    }
+
+    /// Without SQL nobody waits for a hand-over for long.
+    pub fn give_up_hand_over(&mut self) {
+        if self.asked.is_none() && self.hand_over.take().is_some() {
+            self.held.put_off();
+        }
+    }
+
+    /// A letter that belongs behind one that failed since it was taken.
+    pub(super) fn goes_behind(&self, row: &Row) -> bool {
+        let Some(letter) = &row.letter else {
+            return false;
+        };
+        let (Some(taken), Some(place)) = (&letter.taken, letter.place) else {
+            return false;
+        };
+        self.held
+            .is_behind(&taken.identity, place, taken.generation)
+    }
+
+    /// The row's key is held by a letter before it.
+    pub(super) fn holds(&self, row: &Row, topic: usize, key: Option<&[u8]>) -> bool {
+        if self.held.is_empty() || row.letter.is_some() {
+            return false;
+        }
+        let (Some(key), Content::Tuple { shape, .. }) = (key, &row.content) else {
+            return false;
+        };
+        let outbox = self.held.known_outbox(&shape.mapping.table);
+        let cause = outbox.and_then(|outbox| self.held.cause(outbox, topic, key));
+        cause.is_some_and(|cause| self.place(row) > cause)
+    }
+
+    pub fn is_known(&self, position: Position) -> bool {
+        !self.known.is_empty() && self.known.contains(&position)
+    }
+
+    /// A letter waits for the stream.
+    pub fn looks_again(&self) -> bool {
+        self.look_again
+    }
+}
+
+/// What a row without a record is kept with.
+struct Parts {
+    topic: String,
+    key: Option<Vec<u8>>,
+    kept: Option<Kept>,
+    raw: Option<Value>,
+    unmappable: Option<Unmappable>,
+}
+
+impl<P: Enqueue> Sender<P> {
+    /// A new stream: what the table says of this life of the slot.
+    pub fn load(&mut self, life: i32, loaded: Loaded, on_poison: impl Fn(&str) -> OnPoison) {
+        let parking = &mut self.parking;
+        parking.life = life;
+        parking.known = loaded.known;
+        parking.held_rows = loaded.counts.held;
+        for key in loaded.keys {
+            if !key.holds && on_poison(&key.outbox) != OnPoison::HoldKey {
+                continue;
+            }
+            let identity = Identity {
+                outbox: parking.held.outbox(&key.outbox),
+                topic: self.topics.number(&key.topic),
+                key: key.key.into(),
+            };
+            parking.held.load(&identity, key.first, key.letters);
+        }
+        for topic in loaded.closed_topics {
+            let number = self.topics.number(&topic);
+            self.topics.park(number);
+        }
+    }
+
+    /// Nothing of the old stream is written or heard of any more.
+    pub(super) fn forget_letters(&mut self) {
+        let parking = &mut self.parking;
+        parking.held.clear();
+        parking.known.clear();
+        parking.flying.clear();
+        parking.tasks.clear();
+        parking.retries.clear();
+        (parking.blocker, parking.asked, parking.hand_over) = (None, None, None);
+    }
+
+    /// The row, or the letter, can't be sent as it is.
+    pub(super) fn fails(
+        &mut self,
+        ledger: &mut Ledger,
+        seq: Seq,
+        fault: Fault,
+        partition: Option<i32>,
+    ) -> Parked {
+        let Some(row) = ledger.row(seq) else {
+            return Parked::Yes;
+        };
+        if row.letter.is_some() {
+            self.letter_fails(ledger, seq, fault);
+            return Parked::Yes;
+        }
+        let guarded = fault.class == "event" && on_poison(row) != OnPoison::Stop;
+        if guarded {
+            let what = || format!("event {}: {}", super::poison::event_id(row), fault.text);
+            if self.parking.guard.fails(self.now, what) {
+                let text = format!("{}; {}", fault.text, self.parking.guard.text());
+                return self.stops_at(ledger, seq, fault.code, text);
+            }
+        }
+        self.park(ledger, seq, Some(fault), partition)
+    }
+
+    /// Nothing from this row on is sent.
+    fn stops_at(&mut self, ledger: &Ledger, seq: Seq, code: String, text: String) -> Parked {
+        if let Some(row) = ledger.row(seq) {
+            let topic = row
+                .topic
+                .map(|number| self.topics.get(number).name.to_string());
+            let poison = super::poison::poison(seq, row, topic, code, text);
+            self.found(poison);
+        }
+        Parked::Stop
+    }
+
+    /// Keeps a row that failed, or one whose key is held.
+    pub(super) fn park(
+        &mut self,
+        ledger: &mut Ledger,
+        seq: Seq,
+        fault: Option<Fault>,
+        partition: Option<i32>,
+    ) -> Parked {
+        let Some(row) = ledger.row(seq) else {
+            return Parked::Yes;
+        };
+        let (policy, place) = (on_poison(row), self.parking.place(row));
+        let parts = self.parts(row);
+        let topic = self.topics.number(&parts.topic);
+        let outbox = outbox_name(row);
+        let identity = parts.key.as_deref().map(|key| Identity {
+            outbox: self.parking.held.outbox(&outbox),
+            topic,
+            key: key.into(),
+        });
+        let cause = identity
+            .as_ref()
+            .and_then(|of| self.parking.held.cause(of.outbox, of.topic, &of.key));
+        let behind = cause.filter(|cause| place > *cause);
+        // A row that waits for its key's letter may have a fault of its own, too.
+        let fault = fault.or_else(|| {
+            let unmappable = parts.unmappable.as_ref()?;
+            Some(Fault {
+                class: "event",
+                code: unmappable.code.into(),
+                text: unmappable.text.clone(),
+            })
+        });
+        if behind.is_none() && policy == OnPoison::Stop {
+            let fault = fault.unwrap_or_else(|| Fault {
+                class: "event",
+                code: "unknown".into(),
+                text: "it cannot be sent".into(),
+            });
+            return self.stops_at(ledger, seq, fault.code, fault.text);
+        }
+        if behind.is_some() {
+            if self.parking.held_rows >= self.parking.max_held_rows {
+                let text = self.too_many_held();
+                return self.stops_at(ledger, seq, "max_held_rows".into(), text);
+            }
+            self.parking.held_rows += 1;
+        }
+        if let Some(identity) = &identity {
+            match behind {
+                Some(_) => self.parking.held.park(identity, place),
+                None if policy == OnPoison::HoldKey => {
+                    self.parking.held.park_cause(identity, place)
+                }
+                None => {}
+            }
+        }
+        let Some(row) = ledger.row(seq) else {
+            return Parked::Yes;
+        };
+        let write = Write::Park(Box::new(Park {
+            place,
+            outbox,
+            event_id: event_id_of(row),
+            committed_at: row.committed_at,
+            topic: parts.topic,
+            partition,
+            key: parts.key,
+            kept: parts.kept,
+            raw: parts.raw,
+            fault,
+            behind,
+            retry_after: if behind.is_none() {
+                self.parking.pause(0)
+            } else {
+                None
+            },
+        }));
+        self.parking.tasks.push(Task {
+            seq,
+            identity,
+            write,
+        });
+        ledger.set_state(seq, RowState::Parked);
+        Parked::Yes
+    }
+
+    fn too_many_held(&self) -> String {
+        let keys = self.parking.held.largest(TOLD).into_iter();
+        let keys: Vec<_> = keys
+            .map(|(of, rows)| {
+                let topic = &self.topics.get(of.topic).name;
+                format!("{} in {topic} ({rows})", String::from_utf8_lossy(&of.key))
+            })
+            .collect();
+        format!(
+            "its key is held, and {} rows are held already (dead_letters.max_held_rows); the keys with the most: {}. Replay or \
+             ignore what they wait behind: `walpost dead-letters list --status pending`",
+            self.parking.held_rows,
+            keys.join(", ")
+        )
+    }
+
+    fn parts(&mut self, row: &Row) -> Parts {
+        let unmappable = match map(&mut self.mapper, row) {
+            Ok(record) => {
+                let kept = Kept::of(&record);
+                return Parts {
+                    topic: kept.topic.clone(),
+                    key: kept.key.clone(),
+                    kept: Some(kept),
+                    raw: None,
+                    unmappable: None,
+                };
+            }
+            Err(unmappable) => unmappable,
+        };
+        let mut parts = Parts {
+            topic: String::new(),
+            key: None,
+            kept: None,
+            raw: None,
+            unmappable: Some(unmappable),
+        };
+        if let Content::Tuple { shape, tuple } = &row.content {
+            let tuple = Tuple::from_bytes(tuple);
+            parts.raw = Some(raw_of(shape, tuple));
+            if let Ok(row) = OutboxRow::new(shape, tuple) {
+                parts.topic = self.mapper.topic(&row).unwrap_or_default().to_owned();
+                parts.key = self.mapper.key(&row).ok().flatten().map(<[u8]>::to_vec);
+            }
+        }
+        parts
+    }
+
+    /// A letter was sent, or could not even be: an attempt is spent.
+    pub(super) fn letter_fails(&mut self, ledger: &mut Ledger, seq: Seq, fault: Fault) {
+        let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
+            return;
+        };
+        let sent = usize::try_from(letter.attempts)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        let is_dead = letter.resend || sent >= self.parking.retry_after.len();
+        if let (Some(taken), Some(place)) = (&letter.taken, letter.place) {
+            self.parking.held.failed(&taken.identity, place);
+        }
+        let write = Write::Fail(Box::new(Failure {
+            id: letter.id,
+            attempts: letter.attempts,
+            fault,
+            retry_after: if is_dead {
+                None
+            } else {
+                self.parking.pause(sent)
+            },
+            is_dead,
+            holds: letter.taken.is_some(),
+        }));
+        self.task(ledger, seq, write);
+    }
+
+    /// A letter of its key before it failed.
+    fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
+        let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
+            return;
+        };
+        let cause = letter.taken.as_ref().and_then(|taken| {
+            let of = &taken.identity;
+            self.parking.held.cause(of.outbox, of.topic, &of.key)
+        });
+        if let Some(behind) = cause {
+            let id = letter.id;
+            self.task(ledger, seq, Write::Return { id, behind });
+        }
+    }
+
+    /// A letter arrived: it is settled when that is written.
+    pub(super) fn letter_arrives(&mut self, ledger: &mut Ledger, seq: Seq) {
+        if let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) {
+            let id = letter.id;
+            self.task(ledger, seq, Write::Resolve { id });
+        }
+    }
+
+    fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
+        self.parking.tasks.push(Task {
+            seq,
+            identity: None,
+            write,
+        });
+        ledger.set_state(seq, RowState::Parked);
+    }
+
+    /// A letter whose key has another failed letter since it was taken goes back behind it.
+    pub(super) fn goes_back(&mut self, ledger: &mut Ledger, seq: Seq) -> bool {
+        let behind = ledger
+            .row(seq)
+            .is_some_and(|row| self.parking.goes_behind(row));
+        if behind {
+            self.letter_returns(ledger, seq);
+        }
+        behind
+    }
+
+    /// Parks a suspect whose key is held meanwhile.
+    pub(super) fn parks_suspect(&mut self, ledger: &mut Ledger, seq: Seq) -> Option<Parked> {
+        if self.parking.held.is_empty() {
+            return None;
+        }
+        let row = ledger.row(seq)?;
+        let parts = self.parts(row);
+        let topic = self.topics.number(&parts.topic);
+        let held = self.parking.holds(row, topic, parts.key.as_deref());
+        held.then(|| self.park(ledger, seq, None, None))
+    }
+
+    /// A task was carried out; that was durable when the log stood at `durable`. The settled row.
+    pub fn written(
+        &mut self,
+        ledger: &mut Ledger,
+        seq: Seq,
+        identity: Option<&Identity>,
+        write: &Write,
+        durable: Lsn,
+    ) -> Option<Row> {
+        let row = ledger.settle_written(seq, durable)?;
+        let open = match write {
+            Write::Park(park) => {
+                if let Some(identity) = identity {
+                    self.parking.held.written(identity, park.place);
+                }
+                return Some(row);
+            }
+            Write::Resolve { id } => {
+                self.parking.flying.remove(id);
+                false
+            }
+            Write::Fail(failure) => {
+                self.parking.flying.remove(&failure.id);
+                true
+            }
+            Write::Return { id, .. } => {
+                self.parking.flying.remove(id);
+                self.parking.held_rows += 1;
+                true
+            }
+        };
+        let taken = row.letter.as_ref().and_then(|letter| letter.taken.as_ref());
+        if let Some(taken) = taken {
+            self.parking.held.landed(&taken.identity, taken.born, open);
+        }
+        Some(row)
+    }
+
+    /// Letters of a key to take now, if any. The stream was read up to `ledger`'s boundary.
+    pub fn next_take(&mut self, ledger: &Ledger) -> Option<Take> {
+        let parking = &mut self.parking;
+        if parking.asked.is_some() || parking.flying.len() + BATCH > MAX_FLYING {
+            return None;
+        }
+        let turn = parking.held.turn()?;
+        let of = &turn.identity;
+        if turn.last {
+            parking.hand_over = Some(of.clone());
+            let is_walked = ledger.first_from(self.cursor).is_none();
+            let gate = &self.topics.get(of.topic).waiting;
+            if parking.held.has_unwritten(of) || !is_walked || !gate.is_empty() {
+                return None;
+            }
+        } else {
+            parking.hand_over = None;
+        }
+        let read = Place {
+            life: parking.life,
+            position: Position {
+                commit: ledger.boundary().unwrap_or(Lsn::ZERO),
+                ordinal: 0,
+            },
+        };
+        let take = Take {
+            outbox: parking.held.outbox_name(of.outbox).to_owned(),
+            topic: self.topics.get(of.topic).name.to_string(),
+            key: of.key.to_vec(),
+            bound: turn.below.map_or(read, |below| below.min(read)),
+            max_rows: BATCH,
+            max_bytes: parking.max_bytes,
+            except: parking.flying.iter().copied().collect(),
+        };
+        parking.asked = Some((turn.identity, turn.last));
+        parking.held.take_turn();
+        Some(take)
+    }
+
+    /// They were not taken: the database didn't answer.
+    pub fn not_taken(&mut self) {
+        if let Some((of, _)) = self.parking.asked.take() {
+            self.parking.held.not_yet(&of);
+        }
+        self.parking.hand_over = None;
+    }
+
+    /// Letters of the key that was asked for.
+    pub fn taken(&mut self, ledger: &mut Ledger, relations: &Relations, taken: Taken) {
+        let parking = &mut self.parking;
+        parking.hand_over = None;
+        let Some((of, last)) = parking.asked.take() else {
+            return;
+        };
+        // What goes alone goes beside the others: rows of the key wait until it has arrived.
+        let alone = taken.letters.iter().any(|letter| letter.failed);
+        let is_free = last && !alone && taken.left == 0 && !parking.held.has_unwritten(&of);
+        if taken.letters.is_empty() {
+            match taken.waits_for {
+                Some(cause) => parking.held.waits_for(&of, cause),
+                None if is_free => parking.held.release(&of),
+                None => {
+                    parking.look_again = true;
+                    parking.held.waits_for_stream(&of);
+                }
+            }
+            return;
+        }
+        let born = parking.held.taken(&of, taken.letters.len(), taken.left);
+        let generation = parking.held.generation();
+        parking.held_rows = parking.held_rows.saturating_sub(taken.letters.len() as u64);
+        for letter in taken.letters {
+            let from = ledger::Taken {
+                identity: of.clone(),
+                born,
+                generation,
+            };
+            let alone = letter.failed;
+            self.open_letter(ledger, relations, letter, Some(from), alone);
+        }
+        if is_free {
+            self.parking.held.release(&of);
+        }
+    }
+
+    /// What there is to do in the table: keys wake up, and letters of keys that aren't held are named
+    /// to be fetched.
+    pub fn looked(&mut self, ledger: &Ledger, looked: &Looked) -> Vec<i64> {
+        self.parking.look_again = false;
+        self.parking.held_rows = looked.counts.held;
+        let boundary = ledger.boundary();
+        let read = |place: Option<Place>, life: i32| {
+            place.is_none_or(|place| place.life < life || Some(place.position.commit) < boundary)
+        };
+        for wanted in &looked.first {
+            if let Some(of) = self.identity(wanted)
+                && self.parking.held.contains(&of)
+            {
+                self.parking.held.wake(&of);
+            }
+        }
+        let mut fetch = Vec::new();
+        for wanted in &looked.replaying {
+            if self.parking.flying.contains(&wanted.id) {
+                continue;
+            }
+            // Letters that an operator made to send an event once more have no place and no order.
+            let of = wanted.place.and_then(|_| self.identity(wanted));
+            if of.is_some_and(|of| self.parking.held.contains(&of)) {
+                continue;
+            }
+            if !read(wanted.place, self.parking.life) {
+                self.parking.look_again = true;
+                continue;
+            }
+            if self.parking.flying.len() + fetch.len() >= MAX_FLYING / 2 {
+                self.parking.look_again = true;
+                break;
+            }
+            fetch.push(wanted.id);
+        }
+        fetch
+    }
+
+    fn identity(&mut self, wanted: &Wanted) -> Option<Identity> {
+        Some(Identity {
+            outbox: self.parking.held.outbox(&wanted.outbox),
+            topic: self.topics.number(&wanted.topic),
+            key: wanted.key.as_deref()?.into(),
+        })
+    }
+
+    /// Letters whose order doesn't count.
+    pub fn fetched(
+        &mut self,
+        ledger: &mut Ledger,
+        relations: &Relations,
+        letters: Vec<store::Letter>,
+    ) {
+        for letter in letters {
+            if !self.parking.flying.contains(&letter.id) {
+                self.open_letter(ledger, relations, letter, None, true);
+            }
+        }
+    }
+
+    /// A letter is in the ledger until what became of it is written.
+    fn open_letter(
+        &mut self,
+        ledger: &mut Ledger,
+        relations: &Relations,
+        letter: store::Letter,
+        taken: Option<ledger::Taken>,
+        alone: bool,
+    ) {
+        self.parking.flying.insert(letter.id);
+        let (origin, content, broken) = match letter.body {
+            Body::Kept(kept) => (Origin::Letter, Content::Kept(Box::new(kept)), None),
+            Body::Broken(text) => (Origin::Letter, nothing(), Some(text)),
+            Body::Row {
+                columns,
+                tuple,
+                resend,
+            } => {
+                let origin = if resend {
+                    Origin::Table(Reread::Resend)
+                } else {
+                    Origin::Letter
+                };
+                match relations.shape_of_kept(&letter.outbox, &columns) {
+                    Some(shape) => {
+                        let tuple = tuple.into();
+                        (origin, Content::Tuple { shape, tuple }, None)
+                    }
+                    None => {
+                        let text =
+                            format!("{} is no outbox table of this publisher", letter.outbox);
+                        (origin, nothing(), Some(text))
+                    }
+                }
+            }
+        };
+        let state = if alone {
+            RowState::Retry
+        } else {
+            RowState::Waiting
+        };
+        let committed_at = letter.committed_at;
+        let letter = Letter {
+            id: letter.id,
+            attempts: letter.attempts,
+            outbox: letter.outbox.into(),
+            event_id: letter.event_id,
+            place: letter.place,
+            taken,
+            resend: letter.resend,
+        };
+        let seq = ledger.open_letter(origin, committed_at, content, letter, state);
+        if let Some(text) = broken {
+            let fault = Fault {
+                class: "event",
+                code: "letter_broken".into(),
+                text,
+            };
+            self.letter_fails(ledger, seq, fault);
+        }
+    }
+
+    /// A letter of its own fault goes alone, once nothing of its topic before it is on its way.
+    pub(super) fn queue_retry(&mut self, seq: Seq) {
+        self.parking.retries.push_back(seq);
+    }
+
+    pub(super) fn forget_retries(&mut self) {
+        self.parking.retries.clear();
+        self.parking.blocker = None;
+    }
+
+    pub(super) fn send_retries(&mut self, ledger: &mut Ledger) {
+        for _ in 0..self.parking.retries.len() {
+            if self.probing.is_some() {
+                return;
+            }
+            let Some(seq) = self.parking.retries.front().copied() else {
+                return;
+            };
+            let waits = ledger.row(seq).map(|row| row.state) == Some(RowState::Retry);
+            if !waits || self.goes_back(ledger, seq) {
+                self.next_retry(false);
+                continue;
+            }
+            if !self.try_letter(ledger, seq) {
+                return;
+            }
+        }
+    }
+
+    fn next_retry(&mut self, again: bool) {
+        self.parking.blocker = None;
+        if let Some(seq) = self.parking.retries.pop_front()
+            && again
+        {
+            self.parking.retries.push_back(seq);
+        }
+    }
+
+    /// `false`: it is its turn, and it has to wait.
+    fn try_letter(&mut self, ledger: &mut Ledger, seq: Seq) -> bool {
+        let Some(row) = ledger.row(seq) else {
+            return false;
+        };
+        let topic = match map(&mut self.mapper, row) {
+            Ok(record) => self.topics.number(record.topic),
+            Err(unmappable) => {
+                self.next_retry(false);
+                let fault = Fault {
+                    class: "event",
+                    code: unmappable.code.into(),
+                    text: unmappable.text,
+                };
+                self.letter_fails(ledger, seq, fault);
+                return true;
+            }
+        };
+        ledger.set_topic(seq, topic, 0);
+        match self.topics.get(topic).state {
+            TopicState::Unasked => {
+                self.topics.want(topic);
+                self.next_retry(true);
+                return true;
+            }
+            TopicState::Missing => {
+                self.next_retry(false);
+                let fault = super::poison::setup_fault(self.topics.get(topic));
+                self.letter_fails(ledger, seq, fault);
+                return true;
+            }
+            // Only trying tells.
+            TopicState::Denied | TopicState::Open => {}
+        }
+        if self.is_blocked(ledger, seq, topic) {
+            return false;
+        }
+        self.next_retry(false);
+        self.send_to_probe(ledger, seq, Probe::Letter);
+        if self.probing.is_none() && ledger.row(seq).map(|row| row.state) == Some(RowState::Retry) {
+            self.parking.retries.push_back(seq);
+            return false;
+        }
+        true
+    }
+
+    /// Whether a row of the topic before it is on its way, or on its way to be.
+    fn is_blocked(&mut self, ledger: &Ledger, seq: Seq, topic: usize) -> bool {
+        let mut from = self.parking.blocker.unwrap_or(Seq(0));
+        while let Some(before) = ledger.first_from(from).filter(|before| *before < seq) {
+            let blocks = ledger.row(before).is_some_and(|row| {
+                let settled = matches!(row.state, RowState::Parked | RowState::Retry);
+                !settled && row.topic.is_none_or(|of| of == topic)
+            });
+            if blocks {
+                self.parking.blocker = Some(before);
+                return true;
+            }
+            from = before.next();
+        }
+        false
+    }
+
+    /// Letters don't wait at a closed gate.
+    pub(super) fn expel_letters(&mut self, ledger: &mut Ledger, topic: usize) {
+        let is_letter = |seq: Seq| ledger.row(seq).is_some_and(|row| row.letter.is_some());
+        for seq in self.topics.take_waiting(topic, is_letter) {
+            let fault = super::poison::setup_fault(self.topics.get(topic));
+            self.letter_fails(ledger, seq, fault);
+        }
+    }
+}
+
+fn nothing() -> Content {
+    Content::Kept(Box::new(Kept {
+        topic: String::new(),
+        key: None,
+        headers: Vec::new(),
+        timestamp: 0,
+        payload: None,
+    }))
+}
+
+pub(super) fn on_poison(row: &Row) -> OnPoison {
+    match &row.content {
+        Content::Tuple { shape, .. } => shape.mapping.on_poison,
+        Content::Kept(_) => OnPoison::Skip,
+    }
+}
+
+fn outbox_name(row: &Row) -> String {
+    match (&row.letter, &row.content) {
+        (Some(letter), _) => letter.outbox.to_string(),
+        (None, Content::Tuple { shape, .. }) => shape.mapping.table.to_string(),
+        (None, Content::Kept(_)) => String::new(),
+    }
+}
+
+/// The event's id, also of a row that has no record.
+pub(super) fn event_id_of(row: &Row) -> Option<String> {
+    if let Some(letter) = &row.letter {
+        return letter.event_id.clone();
+    }
+    let Content::Tuple { shape, tuple } = &row.content else {
+        return None;
+    };
+    let row = OutboxRow::new(shape, Tuple::from_bytes(tuple)).ok()?;
+    let id = row.role(Role::EventId)?;
+    Some(String::from_utf8_lossy(id).into_owned())
+}
