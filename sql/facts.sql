@@ -61,7 +61,7 @@ SELECT pg_catalog.json_build_object(
         'schemas', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'schema', schema::bigint) ORDER BY oid), '[]') FROM sch),
         'table', (SELECT oid::bigint FROM tab),
         'filter', (SELECT pg_catalog.min(filter) FROM rel),
-        'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1)))
+        'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1){attached}))
     FROM pub),
   'schema_version', {version},
   'record', {record}

@@ -287,6 +287,19 @@ fn query(shape: &Shape) -> String {
             "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
+    // Older servers do not notice that a table became a partition: those that were not made as one
+    // are listed. Attaching writes every column anew, so none is of the command that made the
+    // table, as its system columns are.
+    let attached = match shape.version_num {
+        150_000.. => "",
+        _ => {
+            ", 'attached', (SELECT pg_catalog.json_object_agg(a.attrelid, a.attrelid::pg_catalog.regclass::text)
+               FROM tab, pg_catalog.pg_partition_tree(tab.oid) t
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = -1
+               WHERE tab.relkind = 'p' AND t.parentrelid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute c
+                 WHERE c.attrelid = a.attrelid AND c.attnum > 0 AND c.xmin = a.xmin AND c.cmin = a.cmin))"
+        }
+    };
     let generated = match shape.version_num {
         180_000.. => "pubgencols = 's'",
         _ => "false",
@@ -309,6 +322,7 @@ fn query(shape: &Shape) -> String {
         .replace("{columns}", columns)
         .replace("{schemas}", schemas)
         .replace("{generated}", generated)
+        .replace("{attached}", attached)
         .replace("{version}", version)
         .replace("{record}", record)
 }

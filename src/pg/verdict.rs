@@ -186,19 +186,53 @@ fn unchanged(
             recover()
         ));
     }
-    match &record.publication {
-        Some(was) if *was != publication.fingerprint => Err(stop!(
+    if let Some(tables) = attached_since(record, publication) {
+        return Err(stop!(
             Exit::Slot,
-            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
+            "{tables} became a partition of table {}: a stream of PostgreSQL 14 leaves out rows of a table that was written to before \
+             that. Nothing behind {} is confirmed. If it never was, `walpost init --accept-publication`; otherwise `walpost recover`, \
+             which publishes what the table holds and the topics lack",
+            table(&names.table),
+            slot.confirmed_flush_lsn
+                .map_or("the slot's position".into(), |lsn| lsn.to_string()),
+        ));
+    }
+    match &record.publication {
+        Some(was) if without_attached(was) != without_attached(&publication.fingerprint) => {
+            Err(stop!(
+                Exit::Slot,
+                "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. `walpost recover` publishes \
              what the table holds and the topics lack, and records the publication as it is now; if you know that nothing is missing, \
              `walpost init --accept-publication` only records it",
-            names.publication,
-            slot.confirmed_flush_lsn
-                .map_or("the slot's position".into(), |lsn| lsn.to_string()),
-        )),
+                names.publication,
+                slot.confirmed_flush_lsn
+                    .map_or("the slot's position".into(), |lsn| lsn.to_string()),
+            ))
+        }
         _ => Ok(()),
     }
+}
+
+/// Partitions come and go; all else of a fingerprint stays as it was.
+fn without_attached(fingerprint: &serde_json::Value) -> serde_json::Value {
+    let mut rest = fingerprint.clone();
+    if let Some(rest) = rest.as_object_mut() {
+        rest.remove("attached");
+    }
+    rest
+}
+
+/// Tables that were attached as partitions since the fingerprint was recorded, where that matters.
+fn attached_since(record: &Record, publication: &Publication) -> Option<String> {
+    let was = record.publication.as_ref()?.get("attached")?;
+    let now = publication.fingerprint.get("attached")?.as_object()?;
+    let new = now
+        .iter()
+        .filter(|(oid, _)| was.get(oid).is_none())
+        .filter_map(|(_, name)| name.as_str());
+    let new: Vec<_> = new.collect();
+    (!new.is_empty()).then(|| new.join(", "))
 }
 
 /// At start: the slot stands where we left it, or before. Beyond what was recorded ahead of
