@@ -556,7 +556,7 @@ impl Run {
             .iter()
             .filter(|(_, letter)| {
                 letter.status == Status::Pending
-                    || (letter.status == Status::Held && dice % 10 == 0)
+                    || (letter.status == Status::Held && dice.is_multiple_of(10))
             })
             .map(|(row, _)| *row)
             .collect();
@@ -564,7 +564,7 @@ impl Run {
             return;
         }
         let row = choices[dice as usize / 10 % choices.len()];
-        let ignores = dice / 1000 % 4 == 0;
+        let ignores = (dice / 1000).is_multiple_of(4);
         let heals = dice / 4000 % 10 < 7;
         let status = world.letters[&row].status;
         if ignores {
@@ -595,14 +595,14 @@ impl Run {
                 world.arrived.push(row);
             }
         }
-        if dice / 100 % 2 == 0 {
+        if (dice / 100).is_multiple_of(2) {
             match &self.order {
                 Some(Order::Write(tasks)) => self.write(tasks),
                 Some(Order::Take(take)) => drop(self.take(take)),
                 _ => {}
             }
         }
-        if dice / 1000 % 3 == 0 {
+        if (dice / 1000).is_multiple_of(3) {
             let mut world = self.world.borrow_mut();
             let back = 1 + dice as usize / 10_000 % 6;
             world.confirmed = world.confirmed.and_then(|row| row.checked_sub(back));
