@@ -41,7 +41,7 @@ use self::{
     suspicion::Suspicions,
 };
 pub use self::{
-    parking::{Parking, Task},
+    parking::{Parking, Parts, Task},
     poison::Poison,
 };
 
@@ -459,7 +459,9 @@ impl<P: Enqueue> Sender<P> {
     /// Batches were refused for their size, all their records were tried alone, and none was too
     /// large: told once.
     pub fn batches_are_too_large(&mut self) -> bool {
-        let tried = self.oversized.is_some_and(|last| last < self.cursor);
+        // After a failure the cursor is where it was until the next producer comes.
+        let walks = matches!(self.main, Main::Ready(_));
+        let tried = walks && self.oversized.is_some_and(|last| last < self.cursor);
         if tried && self.poison.is_none() {
             self.oversized = None;
         }

@@ -300,6 +300,13 @@ impl Topics {
         self.topics[number].parking = true;
     }
 
+    /// Only these have dead letters for being closed; rows of the others wait again.
+    pub fn keep_parking(&mut self, names: &[String]) {
+        for topic in self.topics.iter_mut().filter(|topic| topic.parking) {
+            topic.parking = names.iter().any(|name| **name == *topic.name);
+        }
+    }
+
     /// A letter waits for the topic's first answer.
     pub fn want(&mut self, number: usize) {
         self.topics[number].wanted = true;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rdkafka::{admin::AdminClient, client::DefaultClientContext};
+use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -151,6 +151,19 @@ impl Factory {
         let client_id = format!("walpost-{}", config.postgres.slot);
         let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
         settings.create().map_err(no_producer)
+    }
+
+    /// What a producer of copies of dead letters is made of, read anew for each.
+    pub fn copy_settings(&self) -> impl Fn() -> anyhow::Result<ClientConfig> + Send + Sync + use<> {
+        let recipe = self.recipe.clone();
+        move || {
+            let config = &recipe.config;
+            let mut properties = recipe.properties.clone();
+            properties.extend(read_property_files(&config.kafka)?);
+            let client_id = format!("walpost-{}", config.postgres.slot);
+            let brokers = &config.kafka.brokers;
+            Ok(settings::copy_producer(brokers, &properties, &client_id))
+        }
     }
 
     /// Whether a new client could log in where the old one could not.

@@ -705,6 +705,60 @@ fn judge(world: &World) -> Result<(), String> {
     Ok(())
 }
 
+/// The first batch is refused for its size, and all is sent again until it is done: whether smaller
+/// batches were asked for.
+fn asks_for_smaller_batches(rows: Vec<(usize, bool)>) -> bool {
+    let world = World {
+        rows,
+        ..World::default()
+    };
+    let mut run = Run::start(Rc::new(RefCell::new(world)));
+    while run.read() {}
+    while run.main.queue.borrow().is_empty() {
+        run.pump();
+        run.renew();
+    }
+    let batch: Vec<Seq> = run.main.queue.borrow_mut().drain(..).collect();
+    *run.main.dead.borrow_mut() = true;
+    for seq in batch {
+        run.settle(
+            Source::Main,
+            seq,
+            Outcome::Failed(Code::MessageSizeTooLarge),
+        );
+    }
+    let mut asked = run.sender.batches_are_too_large();
+    assert!(!asked, "nobody was tried alone yet");
+    loop {
+        let mut moved = run.renew();
+        run.pump();
+        moved |= run.main_batch(3) | run.probe_report() | run.ask() | run.answer();
+        run.pump();
+        asked |= run.sender.batches_are_too_large();
+        if !moved {
+            return asked;
+        }
+    }
+}
+
+#[test]
+fn batches_get_smaller_when_all_their_records_are_taken_alone() {
+    assert!(asks_for_smaller_batches(vec![
+        (0, false),
+        (0, false),
+        (0, false)
+    ]));
+}
+
+#[test]
+fn a_record_that_is_too_large_itself_makes_no_batches_smaller() {
+    assert!(!asks_for_smaller_batches(vec![
+        (1, true),
+        (0, false),
+        (0, false)
+    ]));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Read,

@@ -48,7 +48,7 @@ impl<P: Enqueue> Sender<P> {
         if crate::faults::is_on(crate::faults::DROP_OUTCOME)
             && matches!(outcome, Outcome::Failed(_))
         {
-            return ledger.settle(seq).map_or(Report::Stale, Report::Delivered);
+            return self.arrived(ledger, seq);
         }
         match outcome {
             Outcome::Delivered => {
@@ -111,6 +111,10 @@ impl<P: Enqueue> Sender<P> {
             // Alone in its batch and refused: guilty.
             (Source::Probe, Class::Event, _) => {
                 self.suspect_like(ledger, seq, code);
+                if is_size(code) {
+                    // It may be why its batch was refused.
+                    self.oversized = None;
+                }
                 ledger.set_state(seq, RowState::Suspect);
                 let partition = Some(partition).filter(|partition| *partition >= 0);
                 let text = self.refused_text(topic, code);

@@ -163,12 +163,12 @@ impl Parking {
     }
 }
 
-/// What a row without a record is kept with.
-struct Parts {
-    topic: String,
-    key: Option<Vec<u8>>,
-    kept: Option<Kept>,
-    raw: Option<Value>,
+/// What a row is kept with: a record, or the raw row where none could be made of it.
+pub struct Parts {
+    pub topic: String,
+    pub key: Option<Vec<u8>>,
+    pub kept: Option<Kept>,
+    pub raw: Option<Value>,
     unmappable: Option<Unmappable>,
 }
 
@@ -384,6 +384,21 @@ impl<P: Enqueue> Sender<P> {
             }
         }
         parts
+    }
+
+    /// What a letter that was sent holds.
+    pub fn parts_of_letter(&mut self, row: &Row) -> Parts {
+        match &row.content {
+            // As it was kept, without what tells of its replay.
+            Content::Kept(kept) => Parts {
+                topic: kept.topic.clone(),
+                key: kept.key.clone(),
+                kept: Some(Kept::clone(kept)),
+                raw: None,
+                unmappable: None,
+            },
+            Content::Tuple { .. } => self.parts(row),
+        }
     }
 
     /// A letter was sent, or could not even be: an attempt is spent.
