@@ -62,8 +62,12 @@ pub async fn at_stake(info: &ConnInfo, names: &Names, facts: &SlotFacts) -> Opti
         Err(_) => None,
     };
     let rows = rows.map(|rows| {
-        let more = if rows == COUNT_TO { " or more" } else { "" };
-        format!("at most {rows}{more} rows of table {}", table(&names.table))
+        let outbox = table(&names.table);
+        match rows {
+            0 => format!("no row of table {outbox}"),
+            COUNT_TO => format!("at least {rows} rows of table {outbox}, published ones included"),
+            _ => format!("at most {rows} rows of table {outbox}"),
+        }
     });
     let parts: Vec<_> = wal.into_iter().chain(rows).collect();
     (!parts.is_empty()).then(|| format!("At stake: {}", parts.join(", ")))
