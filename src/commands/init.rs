@@ -24,6 +24,7 @@ use crate::{
     pg::{
         conninfo::ConnInfo,
         create_slot::{Snapshot, Within},
+        mark,
         publication::{covers, wider},
         quote::{literal, table},
         record::{self, Next},
@@ -232,6 +233,8 @@ impl Init {
         if let Some(slot) = facts.slot.as_ref().filter(|_| begun) {
             self.drop_half_made(slot, &facts.database).await?;
         }
+        let system = &facts.server.system_identifier;
+        mark::forget_others(&self.client, &self.names.slot, system).await?;
         let before = self.facts().await?;
         self.covered(&before)?;
         let (at, snapshot) = match adopted {

@@ -63,8 +63,12 @@ pub async fn at_stake(info: &ConnInfo, names: &Names, facts: &SlotFacts) -> Opti
         Err(_) => Vec::new(),
     };
     let rows = counted.into_iter().map(|(outbox, rows)| {
-        let more = if rows == COUNT_TO { " or more" } else { "" };
-        format!("at most {rows}{more} rows of table {}", table(outbox))
+        let outbox = table(outbox);
+        match rows {
+            0 => format!("no row of table {outbox}"),
+            COUNT_TO => format!("at least {rows} rows of table {outbox}, published ones included"),
+            _ => format!("at most {rows} rows of table {outbox}"),
+        }
     });
     let parts: Vec<_> = wal.into_iter().chain(rows).collect();
     (!parts.is_empty()).then(|| format!("At stake: {}", parts.join(", ")))

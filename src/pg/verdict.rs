@@ -60,7 +60,7 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
         Some(was) if *was != facts.server.system_identifier => Err(stop!(
             Exit::Slot,
             "slot {slot} was initialised on the cluster with system identifier {was}, this one has {}: \
-             the database was restored or copied to another cluster, and what was published there is \
+             the database was upgraded, restored or copied to another cluster, and what was published there is \
              not known here. {}",
             facts.server.system_identifier,
             recover()

@@ -265,7 +265,7 @@ fn counted(numbers: &Numbers) -> String {
     } = numbers;
     let mut text = match missing {
         0 => format!(
-            "there seem to be none, each number of column {column} from {from} to {to} has its row"
+            "there seem to be none, for every number of column {column} from {from} to {to} has its row"
         ),
         _ => format!(
             "at most {missing}. So many numbers of column {column} from {from} to {to} have no row: {}. Transactions that were rolled \

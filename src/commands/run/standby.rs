@@ -65,7 +65,12 @@ impl Publisher {
             self.look(&mut looked).await?;
             let names = &self.names;
             let reason = match lock {
-                Lock::Slot => format!("slot {} is held by {}", names.slot, self.holder()),
+                Lock::Slot => format!(
+                    "slot {} is held by {}",
+                    names.slot,
+                    self.holder()
+                        .unwrap_or("another walpost that is about to stream".into())
+                ),
                 Lock::Table => format!(
                     "table {} is published by another walpost with another slot; our slot {} is not read meanwhile and retains WAL",
                     names.listed(),
@@ -95,26 +100,24 @@ impl Publisher {
     }
 
     /// Who reads the slot, as it was seen last.
-    fn holder(&self) -> String {
+    fn holder(&self) -> Option<String> {
         let state = self.state.lock();
         let holder = state
             .slot
             .as_ref()
-            .and_then(|(facts, _)| facts.holder.as_ref());
-        holder.map_or("another walpost that is about to stream".into(), |holder| {
-            let since = holder
-                .since
-                .map_or(String::new(), |since| format!(" since {since}"));
-            format!(
-                "pid {} ({}, client {}){since}",
-                holder.pid,
-                holder
-                    .application
-                    .as_deref()
-                    .unwrap_or("unknown application"),
-                holder.client.as_deref().unwrap_or("local or hidden"),
-            )
-        })
+            .and_then(|(facts, _)| facts.holder.as_ref())?;
+        let since = holder
+            .since
+            .map_or(String::new(), |since| format!(" since {since}"));
+        Some(format!(
+            "pid {} ({}, client {}){since}",
+            holder.pid,
+            holder
+                .application
+                .as_deref()
+                .unwrap_or("unknown application"),
+            holder.client.as_deref().unwrap_or("local or hidden"),
+        ))
     }
 
     /// A slot that is still active belongs to a client that isn't ours, or to a connection of ours
@@ -130,11 +133,17 @@ impl Publisher {
                 Err(Failure::Passing(error))
                     if ServerError::code_of(&error) == Some(SqlState::OBJECT_IN_USE) =>
                 {
+                    let reason = match self.holder() {
+                        Some(holder) => {
+                            format!("slot {} is held by {holder}", self.names.slot)
+                        }
+                        None => format!("{error:#}"),
+                    };
                     if !warned {
-                        warn!("standby: {error:#}");
+                        warn!("standby: {reason}");
                         warned = true;
                     }
-                    self.set_role(Role::Standby, Some(format!("{error:#}")));
+                    self.set_role(Role::Standby, Some(reason));
                     self.look(&mut looked).await?;
                     tokio::time::sleep(STANDBY_POLL).await;
                 }
