@@ -14,7 +14,7 @@ use crate::{
         publication::{columns_are_there, create_publication},
         quote::{ident, table},
         schema,
-        slot::{Names, SlotFacts, facts},
+        slot::{Names, SlotFacts, Table, facts},
     },
     stop,
 };
@@ -145,16 +145,21 @@ pub async fn create_table(
 pub fn check_table(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     for (outbox, found) in names.tables.iter().zip(&facts.tables) {
         let Some(found) = &found.table else { continue };
-        if !matches!(found.kind, 'r' | 'p') {
-            return Err(stop!(
-                Exit::Usage,
-                "{} is not a table, so nothing of it is in the log: set `outbox.table`",
-                table(&outbox.table)
-            ));
-        }
+        is_table(found, &outbox.table)?;
         columns_are_there(found, outbox)?;
     }
     Ok(())
+}
+
+pub fn is_table(found: &Table, outbox: &TableName) -> Result<(), Stop> {
+    if matches!(found.kind, 'r' | 'p') {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "{} is not a table, so nothing of it is in the log: set `outbox.table`",
+        table(outbox)
+    ))
 }
 
 /// Rows are counted this far; counting on would take long on a large table.

@@ -161,7 +161,7 @@ pub fn tables(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     }
 }
 
-fn missing_table(outbox: &TableName) -> Stop {
+pub fn missing_table(outbox: &TableName) -> Stop {
     stop!(
         Exit::Usage,
         "table {} does not exist: set `outbox.table`, or let `walpost init --create-table` make it",
@@ -188,7 +188,12 @@ pub const MISSED_AFTER: &str = "missed_after";
 
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(facts: &SlotFacts, record: &Record, slot: &Slot, names: &Names) -> Result<(), Stop> {
+pub fn unchanged(
+    facts: &SlotFacts,
+    record: &Record,
+    slot: &Slot,
+    names: &Names,
+) -> Result<(), Stop> {
     if let Some(after) = record.missed_after() {
         return Err(stop!(
             Exit::Slot,
@@ -294,7 +299,7 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
 }
 
 /// As a synchronous standby we would keep the application's commits waiting.
-fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+pub fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     let holder = facts.holder.as_ref();
     let application = format!("walpost:{}", names.slot);
     let waited_for = match holder.and_then(|h| h.sync_state.as_deref()) {
@@ -339,7 +344,7 @@ pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
     names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
 }
 
-fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+pub fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
     lacks_failover(facts, names).then(|| {
         format!(
             "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
@@ -350,7 +355,7 @@ fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
 }
 
 /// The slot comes near the limit at which the server drops its WAL.
-fn pressure(slot: &Slot, names: &Names) -> Option<String> {
+pub fn pressure(slot: &Slot, names: &Names) -> Option<String> {
     let left = slot.safe_wal_size.unwrap_or(0).max(0);
     match (slot.wal_status.as_deref()?, slot.safe_wal_size) {
         ("unreserved", _) => Some(format!(
