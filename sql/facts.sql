@@ -1,20 +1,22 @@
 -- All that is watched of one slot, in one row of one JSON column.
--- $1 slot, $2 publication, $3 schema and $4 name of the outbox table.
+-- $1 slot, $2 publication, $3 schemas and $4 names of the outbox tables.
 -- Names in braces: what differs by the server's version and the database's content, put in by the caller.
-WITH tab AS (
-  SELECT c.oid, c.relkind, c.relispartition, c.relnamespace
-  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  WHERE n.nspname = $3 AND c.relname = $4
+WITH wanted AS (
+  SELECT w.* FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4)) WITH ORDINALITY AS w (schema, name, number)
+), tab AS (
+  SELECT w.number, c.oid, c.relkind, c.relispartition, c.relnamespace
+  FROM wanted w JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
 ), line AS (
-  -- The table and the partitioned tables above it: a publication of any of them covers it.
-  SELECT c.oid, c.relnamespace FROM pg_catalog.pg_class c
-  WHERE c.oid IN (SELECT oid FROM tab UNION SELECT a.relid FROM tab, pg_catalog.pg_partition_ancestors(tab.oid) a)
+  -- Each table and the partitioned tables above it: a publication of any of them covers it.
+  SELECT l.number, c.oid, c.relnamespace
+  FROM (SELECT number, oid FROM tab UNION SELECT tab.number, a.relid FROM tab, pg_catalog.pg_partition_ancestors(tab.oid) a) l
+    JOIN pg_catalog.pg_class c ON c.oid = l.oid
 ), pub AS (
   SELECT p.* , p.xmin::text AS version FROM pg_catalog.pg_publication p WHERE p.pubname = $2
 ), rel AS (
-  SELECT r.oid, r.xmin::text AS version, r.prrelid AS relation, {filter} AS filter, {columns} AS columns
-  FROM pub JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid
-  WHERE r.prrelid IN (SELECT oid FROM line)
+  SELECT line.number, r.oid, r.xmin::text AS version, r.prrelid AS relation, {filter} AS filter, {columns} AS columns
+  FROM pub JOIN pg_catalog.pg_publication_rel r ON r.prpubid = pub.oid JOIN line ON line.oid = r.prrelid
 ), sch AS (
   {schemas}
 ), slot AS (
@@ -42,26 +44,35 @@ SELECT pg_catalog.json_build_object(
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
       LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid
     WHERE s.active_pid IS NOT NULL),
-  'table', (SELECT pg_catalog.json_build_object('oid', oid::bigint, 'kind', relkind, 'partition', relispartition,
-      'columns', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('name', attname, 'generated', attgenerated) ORDER BY attnum), '[]')
-        FROM pg_catalog.pg_attribute WHERE attrelid = tab.oid AND attnum > 0 AND NOT attisdropped)) FROM tab),
+  'tables', (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+      'table', (SELECT pg_catalog.json_build_object('oid', oid::bigint, 'kind', relkind, 'partition', relispartition,
+          'columns', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('name', attname, 'generated', attgenerated) ORDER BY attnum), '[]')
+            FROM pg_catalog.pg_attribute WHERE attrelid = tab.oid AND attnum > 0 AND NOT attisdropped))
+        FROM tab WHERE tab.number = w.number),
+      'published', (SELECT pg_catalog.json_build_object(
+          'names_table', puballtables OR EXISTS (SELECT FROM rel JOIN tab USING (number) WHERE rel.number = w.number AND rel.relation = tab.oid)
+            OR EXISTS (SELECT FROM sch JOIN tab USING (number) WHERE sch.number = w.number AND sch.schema = tab.relnamespace),
+          'names_root', puballtables
+            OR EXISTS (SELECT FROM rel WHERE rel.number = w.number AND rel.relation NOT IN (SELECT oid FROM tab WHERE tab.number = w.number))
+            OR EXISTS (SELECT FROM sch JOIN line ON line.number = sch.number AND line.relnamespace = sch.schema
+              WHERE sch.number = w.number AND line.oid NOT IN (SELECT oid FROM tab WHERE tab.number = w.number)),
+          'filter', (SELECT pg_catalog.min(filter) FROM rel WHERE rel.number = w.number),
+          'columns', (SELECT columns FROM rel WHERE rel.number = w.number AND columns IS NOT NULL LIMIT 1),
+          -- Whatever touches the publication's hold on the table writes one of these rows anew.
+          'fingerprint', pg_catalog.json_build_object(
+            'publication', pg_catalog.json_build_object('oid', pub.oid::bigint, 'xmin', pub.version),
+            'tables', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'relation', relation::bigint) ORDER BY oid), '[]')
+              FROM rel WHERE rel.number = w.number),
+            'schemas', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'schema', schema::bigint) ORDER BY oid), '[]')
+              FROM sch WHERE sch.number = w.number),
+            'table', (SELECT oid::bigint FROM tab WHERE tab.number = w.number),
+            'filter', (SELECT pg_catalog.min(filter) FROM rel WHERE rel.number = w.number),
+            'columns', (SELECT columns FROM rel WHERE rel.number = w.number AND columns IS NOT NULL LIMIT 1){attached}))
+        FROM pub)) ORDER BY w.number)
+    FROM wanted w),
   'publication', (SELECT pg_catalog.json_build_object(
       'insert', pubinsert, 'update', pubupdate, 'delete', pubdelete, 'truncate', pubtruncate,
-      'all_tables', puballtables, 'via_root', pubviaroot, 'generated', {generated},
-      'names_table', puballtables OR EXISTS (SELECT FROM rel, tab WHERE rel.relation = tab.oid)
-        OR EXISTS (SELECT FROM sch, tab WHERE sch.schema = tab.relnamespace),
-      'names_root', puballtables OR EXISTS (SELECT FROM rel WHERE rel.relation NOT IN (SELECT oid FROM tab))
-        OR EXISTS (SELECT FROM sch, line WHERE sch.schema = line.relnamespace AND line.oid NOT IN (SELECT oid FROM tab)),
-      'filter', (SELECT pg_catalog.min(filter) FROM rel),
-      'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1),
-      -- Whatever touches the publication's hold on the table writes one of these rows anew.
-      'fingerprint', pg_catalog.json_build_object(
-        'publication', pg_catalog.json_build_object('oid', pub.oid::bigint, 'xmin', pub.version),
-        'tables', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'relation', relation::bigint) ORDER BY oid), '[]') FROM rel),
-        'schemas', (SELECT coalesce(pg_catalog.json_agg(pg_catalog.json_build_object('oid', oid::bigint, 'xmin', version, 'schema', schema::bigint) ORDER BY oid), '[]') FROM sch),
-        'table', (SELECT oid::bigint FROM tab),
-        'filter', (SELECT pg_catalog.min(filter) FROM rel),
-        'columns', (SELECT columns FROM rel WHERE columns IS NOT NULL LIMIT 1){attached}))
+      'all_tables', puballtables, 'via_root', pubviaroot, 'generated', {generated})
     FROM pub),
   'schema_version', {version},
   'record', {record}

@@ -21,7 +21,7 @@ pub enum Verb {
     ///
     /// Of what the selectors name, the pending and dead letters are taken; `--all` is all pending
     /// and dead letters of the slot. Letters that are named by id or --status are each tried,
-    /// whatever they are. A held letter follows by itself when the one before it is resolved.
+    /// whatever they are. A held letter follows by itself when the one before it is resolved or ignored.
     ///
     /// Ends with 1 when a letter was refused or none matches.
     Replay(Replay),

@@ -20,9 +20,9 @@ use crate::{
     metrics::Metrics,
     outbox::{
         event_ids::EventIds,
-        headers::BUILT_IN,
-        record::{Mapper, own_time},
-        relation::{Mapping, Role},
+        mapping::{Mapping, mappings},
+        moment::own_time,
+        record::Mapper,
         row::{OutboxRow, Reread},
     },
     pg::{
@@ -47,6 +47,8 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// change nothing.
 pub struct Backfill {
     config: Arc<Config>,
+    mappings: Vec<Arc<Mapping>>,
+    info: ConnInfo,
     properties: Vec<(String, String)>,
     relay: Relay,
     shutdown: Shutdown,
@@ -84,6 +86,8 @@ pub struct Publish<'a> {
     pub reread: Reread,
     /// Where the slot begins.
     pub at: Lsn,
+    /// How many rows were numbered before, of other tables.
+    pub numbered: u64,
     /// How many to expect.
     pub total: u64,
     /// Whose letters the rows become that cannot be published.
@@ -104,23 +108,33 @@ impl Backfill {
     ) -> anyhow::Result<Backfill> {
         let config = Arc::new(config.clone());
         let properties = producer_settings(&config.kafka)?;
-        let mapping = Mapping::new(&config.outbox[0])
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+        let mappings = mappings(&config)?;
         let relay = Relay::new(
             config.clone(),
             Arc::new(State::default()),
             Arc::new(Metrics::new()),
-            mapping,
+            mappings.clone(),
             &properties,
             Clerk::of(&config, info),
         )?;
         Ok(Backfill {
             config,
+            mappings,
+            info: info.clone(),
             properties,
             relay,
             shutdown: Shutdown::default(),
             command,
         })
+    }
+
+    /// A reader for each of the tables.
+    pub async fn readers(&self, application: &str) -> anyhow::Result<Vec<Reader>> {
+        let mut readers = Vec::new();
+        for (outbox, mapping) in self.config.outbox.iter().zip(&self.mappings) {
+            readers.push(Reader::open(&self.info, outbox, mapping, application).await?);
+        }
+        Ok(readers)
     }
 
     /// From now on a signal asks to stop; until then it ends the process, as it does where nothing
@@ -144,7 +158,8 @@ impl Backfill {
             let mark = mark.at.as_millisecond() - MARGIN.as_millis() as i64;
             earliest.map_or(mark, |earliest| earliest.min(mark))
         });
-        let published = self.published(&ids, topics, since_ms).await?;
+        let header = reader.shape.mapping.id_header();
+        let published = self.published(&ids, topics, header, since_ms).await?;
         let mut known = 0;
         if !published.is_empty() {
             let mut rows = reader.rows(since).await?;
@@ -170,10 +185,10 @@ impl Backfill {
             let Ok(row) = OutboxRow::new(&reader.shape, Tuple::from_bytes(&tuple)) else {
                 continue;
             };
-            if let Some(id) = row.role(Role::EventId) {
+            if let Some(id) = row.event_id() {
                 wanted.ids.insert(id);
             }
-            if let Some(time) = row.role(Role::OccurredAt).and_then(own_time) {
+            if let Some(time) = own_time(&row) {
                 let earliest = wanted.earliest.get_or_insert(time);
                 *earliest = time.min(*earliest);
             }
@@ -201,6 +216,7 @@ impl Backfill {
         &self,
         wanted: &EventIds,
         topics: Vec<String>,
+        header: &str,
         since_ms: Option<i64>,
     ) -> anyhow::Result<EventIds> {
         let config = &self.config;
@@ -213,7 +229,7 @@ impl Backfill {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since_ms, BUILT_IN[0], |id| {
+                scan.topic(topic, since_ms, header, |id| {
                     if wanted.contains(id) {
                         found.insert(id);
                     }
@@ -234,6 +250,7 @@ impl Backfill {
             except: what.except,
             reread: what.reread,
             at: what.at,
+            numbered: what.numbered,
             command: self.command,
         };
         let letters = self.relay.load_letters(what.owner, Lsn::ZERO).await?;
@@ -243,24 +260,25 @@ impl Backfill {
             .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
+        self.relay.finish_copies().await;
         Ok(published?)
     }
 }
 
 fn event_id<'a>(reader: &'a Reader, tuple: &'a [u8]) -> Option<&'a [u8]> {
     let row = OutboxRow::new(&reader.shape, Tuple::from_bytes(tuple)).ok()?;
-    row.role(Role::EventId)
+    row.event_id()
 }
 
 /// A bar on a terminal, a line every few seconds elsewhere; both on stderr.
-struct Progress {
+pub struct Progress {
     bar: Option<ProgressBar>,
     total: u64,
     said: Instant,
 }
 
 impl Progress {
-    fn new(total: u64) -> anyhow::Result<Progress> {
+    pub fn new(total: u64) -> anyhow::Result<Progress> {
         let style = "{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left";
         let style = ProgressStyle::with_template(style).context("progress bar")?;
         let bar = io::stderr()
@@ -273,7 +291,7 @@ impl Progress {
         })
     }
 
-    fn tell(&mut self, rows: u64) {
+    pub fn tell(&mut self, rows: u64) {
         match &self.bar {
             Some(bar) => bar.set_position(rows),
             None if self.said.elapsed() >= SAY_EVERY => {
@@ -284,7 +302,7 @@ impl Progress {
         }
     }
 
-    fn end(self) {
+    pub fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }

@@ -18,7 +18,7 @@ use self::{
 use crate::{
     cli,
     commands::say::Out,
-    config::{Config, Env},
+    config::{Config, Env, TableName},
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
@@ -32,7 +32,7 @@ use crate::{
         setup::{self, COUNT_TO, Place, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{missing_table, possible_failover, verdict},
+        verdict::{possible_failover, tables, verdict},
     },
     stop,
 };
@@ -46,7 +46,13 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
     let out = Out::new(options.json);
     if options.print_sql {
         let (create_table, only) = (options.create_table, options.print_as);
-        out.say(&print::script(&names, &conninfo, create_table, only))?;
+        out.say(&print::script(
+            config,
+            &names,
+            &conninfo,
+            create_table,
+            only,
+        )?)?;
         return Ok(Exit::Done);
     }
     let init = Init::open(names, conninfo, options.timeout, "walpost init", out).await?;
@@ -133,15 +139,16 @@ impl Init {
         let session = self.session().await?;
         possible(&facts, &session)?;
         possible_failover(&facts, &self.names)?;
+        let database = facts.database.clone();
         let place = Place {
             role: &session.role,
-            database: &facts.database,
+            database: &database,
         };
-        let (facts, fresh) = match &facts.table {
-            Some(_) => (facts.clone(), false),
-            None if options.create_table => (self.table(&facts, &place).await?, true),
-            None => return Err(missing_table(&self.names).into()),
+        let (facts, fresh) = match options.create_table {
+            true => self.tables(config, facts, &place).await?,
+            false => (facts, Vec::new()),
         };
+        tables(&facts, &self.names)?;
         setup::check_table(&facts, &self.names)?;
         match facts.record.as_ref().map(|record| record.state.as_str()) {
             Some("ready") => {
@@ -164,15 +171,20 @@ impl Init {
                 existing.publish(self, made).await.map(Did::published)
             }
             None | Some("creating") => {
-                let unpublished = match fresh {
-                    true => None,
-                    false => setup::count_rows(&self.client, &self.names.table).await?,
-                };
+                let mut unpublished = Vec::new();
+                for outbox in self.names.tables.iter().map(|outbox| &outbox.table) {
+                    if !fresh.contains(outbox) {
+                        let rows = setup::count_rows(&self.client, outbox).await?;
+                        unpublished.extend(rows.map(|rows| (outbox, rows)));
+                    }
+                }
                 let made = self.publication_and_slot(&facts, &place, false).await?;
-                let unpublished = unpublished.filter(|_| !made.is_adopted);
-                if let Some(rows @ 1..) = unpublished {
-                    let more = if rows == COUNT_TO { " or more" } else { "" };
-                    let outbox = table(&self.names.table);
+                if made.is_adopted {
+                    unpublished.clear();
+                }
+                for (outbox, rows) in unpublished.iter().filter(|(_, rows)| *rows > 0) {
+                    let more = if *rows == COUNT_TO { " or more" } else { "" };
+                    let outbox = table(outbox);
                     tracing::warn!(
                         "{outbox} holds {rows}{more} rows from before the slot, which are not published \
                          (`walpost init --include-existing` would have)"
@@ -180,7 +192,10 @@ impl Init {
                 }
                 Ok(Did {
                     changed: true,
-                    left_out_rows: unpublished,
+                    left_out_rows: match unpublished.is_empty() {
+                        true => None,
+                        false => Some(unpublished.iter().map(|(_, rows)| rows).sum()),
+                    },
                     ..Did::default()
                 })
             }
@@ -230,7 +245,7 @@ impl Init {
             }
         };
         let facts = self.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost init` again",
@@ -263,12 +278,27 @@ impl Init {
         })
     }
 
-    async fn table(&self, facts: &SlotFacts, place: &Place<'_>) -> anyhow::Result<SlotFacts> {
-        let version = facts.server.version_num;
-        setup::create_table(&self.client, &self.names.table, version, place).await?;
-        self.out
-            .say(&format!("made table {}", table(&self.names.table)))?;
-        self.facts().await
+    /// Makes the tables that are missing; which ones these were.
+    async fn tables(
+        &self,
+        config: &Config,
+        facts: SlotFacts,
+        place: &Place<'_>,
+    ) -> anyhow::Result<(SlotFacts, Vec<TableName>)> {
+        let missing = facts.tables.iter().zip(&config.outbox);
+        let missing: Vec<_> = missing
+            .filter_map(|(found, outbox)| found.table.is_none().then_some(outbox))
+            .collect();
+        if missing.is_empty() {
+            return Ok((facts, Vec::new()));
+        }
+        for outbox in &missing {
+            setup::create_table(&self.client, outbox, facts.server.version_num, place).await?;
+            self.out
+                .say(&format!("made table {}", table(&outbox.table)))?;
+        }
+        let made = missing.iter().map(|outbox| outbox.table.clone()).collect();
+        Ok((self.facts().await?, made))
     }
 
     pub async fn facts(&self) -> anyhow::Result<SlotFacts> {
@@ -290,13 +320,13 @@ impl Init {
         let known = facts
             .record
             .as_ref()
-            .and_then(|record| record.publication.as_ref());
+            .and_then(|record| record.publication.clone());
         // Told by the check that follows: no look at the publication can mend it.
         let is_missed = facts
             .record
             .as_ref()
             .is_some_and(|r| r.missed_after().is_some());
-        if known == fingerprint(facts) || is_missed {
+        if known == facts.fingerprint() || is_missed {
             return Ok(false);
         }
         record::accept(&self.client, facts, &self.names).await?;
@@ -325,17 +355,16 @@ impl Init {
         self.out.say(&format!(
             "made publication {} of {}, inserts only",
             self.names.publication,
-            table(&self.names.table)
+            self.names.listed()
         ))
     }
 
-    /// The publication is there and covers the table.
+    /// The publication is there and covers the tables.
     pub fn covered(&self, facts: &SlotFacts) -> anyhow::Result<()> {
-        let (Some(publication), Some(found)) = (&facts.publication, &facts.table) else {
+        if facts.publication.is_none() || facts.tables.iter().any(|found| found.table.is_none()) {
             anyhow::bail!("table or publication went away meanwhile: run `walpost init` again");
-        };
-        covers(publication, found, &self.names, facts.server.version_num)?;
-        Ok(())
+        }
+        Ok(covers(facts, &self.names)?)
     }
 
     /// `false`: the schema is as it must be.
@@ -346,10 +375,6 @@ impl Init {
         }
         Ok(made.is_some())
     }
-}
-
-pub(super) fn fingerprint(facts: &SlotFacts) -> Option<&serde_json::Value> {
-    facts.publication.as_ref().map(|p| &p.fingerprint)
 }
 
 /// The server can decode at all, and what is there is not of a newer walpost.

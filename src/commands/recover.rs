@@ -3,14 +3,17 @@
 //! lost position, without those whose event the topics have.
 
 mod gap;
-mod telling;
+pub(super) mod telling;
 
-use self::{gap::Gap, telling::Recovered};
+use self::{
+    gap::Gap,
+    telling::{Found, Recovered},
+};
 use crate::{
     cli,
     commands::{
         backfill::{Backfill, Publish},
-        init::{Init, fingerprint, possible},
+        init::{Init, possible},
         say::Out,
     },
     config::{Config, Env},
@@ -27,6 +30,8 @@ use crate::{
     },
     stop,
 };
+
+const APPLICATION: &str = "walpost:recover";
 
 pub async fn recover(config: &Config, env: &Env, options: &cli::Recover) -> anyhow::Result<Exit> {
     let names = Names::of(config)?;
@@ -60,73 +65,90 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    async fn reader(&self) -> anyhow::Result<Reader> {
-        let outbox = &self.config.outbox[0];
-        Reader::open(&self.init.conninfo, outbox, "walpost:recover").await
+    fn backfill(&self, command: &'static str) -> anyhow::Result<Backfill> {
+        Backfill::new(self.config, &self.init.conninfo, command)
     }
 
     async fn dry_run(&self, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
-        let reader = self.reader().await?;
-        let backfill = Backfill::new(
-            self.config,
-            &self.init.conninfo,
-            "walpost recover --dry-run",
-        )?;
+        let backfill = self.backfill("walpost recover --dry-run")?;
+        let readers = backfill.readers(APPLICATION).await?;
         self.describe(gap)?;
-        let last = reader.last_number().await?;
-        reader.begin(None).await?;
-        let numbers = self.count_gone(&reader, gap, last).await?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
-        self.would_publish(&survey)?;
-        Ok(Recovered::would_publish(self, gap, &survey, numbers))
+        let mut found = Found::default();
+        for reader in &readers {
+            let last = reader.last_number().await?;
+            reader.begin(None).await?;
+            found.gone(self.count_gone(reader, gap, last).await?);
+            found.add(&backfill.survey(reader, gap.since.as_ref()).await?);
+        }
+        self.would_publish(&found)?;
+        Ok(Recovered::would_publish(self, gap, found))
     }
 
     async fn go(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
-        let reader = self.reader().await?;
-        let mut backfill = Backfill::new(self.config, &self.init.conninfo, "walpost recover")?;
+        let mut backfill = self.backfill("walpost recover")?;
+        let readers = backfill.readers(APPLICATION).await?;
         self.describe(gap)?;
         let slot = &self.init.names.slot;
         // Of transactions that all end before the slot begins.
-        let last = reader.last_number().await?;
+        let mut last = Vec::new();
+        for reader in &readers {
+            last.push(reader.last_number().await?);
+        }
         let at = match gap.kept {
             Some(at) => {
                 record::again(&self.init.client, slot).await?;
-                reader.begin(None).await?;
+                begin(&readers, None).await?;
                 self.say(&format!("goes on with slot {slot}, which begins at {at}"))?;
                 at
             }
             None => {
                 let (at, snapshot) = self.new_slot(facts, gap, true).await?;
-                reader
-                    .begin(snapshot.as_ref().map(|s| s.name.as_str()))
-                    .await?;
+                begin(&readers, snapshot.as_ref()).await?;
                 at
             }
         };
         backfill.listen()?;
-        let numbers = self.count_gone(&reader, gap, last).await?;
-        let survey = backfill.survey(&reader, gap.since.as_ref()).await?;
-        let rows = backfill
-            .publish(Publish {
-                reader: &reader,
-                since: gap.since.as_ref(),
-                except: &survey.published,
-                reread: Reread::Recover,
-                at,
-                total: survey.missing(),
-                owner: record::owner(&self.init.client, slot).await?,
-            })
-            .await?;
+        let (mut found, mut rows) = (Found::default(), 0);
+        for (reader, last) in readers.iter().zip(last) {
+            found.gone(self.count_gone(reader, gap, last).await?);
+            let survey = backfill.survey(reader, gap.since.as_ref()).await?;
+            found.add(&survey);
+            rows += backfill
+                .publish(Publish {
+                    reader,
+                    since: gap.since.as_ref(),
+                    except: &survey.published,
+                    reread: Reread::Recover,
+                    at,
+                    numbered: rows,
+                    total: survey.missing(),
+                    owner: record::owner(&self.init.client, slot).await?,
+                })
+                .await?;
+        }
         record::finished(&self.init.client, slot).await?;
-        self.published(rows, &survey, at)?;
-        Ok(Recovered::published(self, gap, &survey, numbers, at))
+        self.published(rows, &found, at)?;
+        Ok(Recovered::published(self, gap, found, at))
+    }
+
+    /// The rows that may lie in the gap.
+    async fn count(&self, gap: &Gap) -> anyhow::Result<u64> {
+        let mut rows = 0;
+        for reader in self
+            .backfill("walpost recover")?
+            .readers(APPLICATION)
+            .await?
+        {
+            rows += reader.count(gap.since.as_ref()).await?;
+        }
+        Ok(rows)
     }
 
     /// A new slot without what lies before it.
     async fn accept(&self, facts: &SlotFacts, gap: &Gap) -> anyhow::Result<Recovered<'_>> {
         let slot = &self.init.names.slot;
-        let count = match self.reader().await {
-            Ok(reader) => Some(reader.count(gap.since.as_ref()).await?),
+        let count = match self.count(gap).await {
+            Ok(rows) => Some(rows),
             Err(error) => {
                 tracing::warn!("the rows that are left out cannot be counted: {error:#}");
                 None
@@ -161,7 +183,7 @@ impl Recovery<'_> {
         self.init.covered(&before)?;
         let made = self.init.create(facts, export).await?;
         let facts = self.init.facts().await?;
-        if fingerprint(&facts) != fingerprint(&before) {
+        if facts.fingerprint() != before.fingerprint() {
             return Err(stop!(
                 Exit::Slot,
                 "publication {} was changed while the slot was made: run `walpost recover` again",
@@ -174,4 +196,12 @@ impl Recovery<'_> {
         self.say(&format!("made slot {}, which begins at {at}", names.slot))?;
         Ok((at, made.snapshot))
     }
+}
+
+/// Every row that follows is of the same moment: an exported snapshot's.
+async fn begin(readers: &[Reader], snapshot: Option<&Snapshot>) -> anyhow::Result<()> {
+    for reader in readers {
+        reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+    }
+    Ok(())
 }

@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use server::ServerId;
-use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -22,12 +21,11 @@ use crate::{
     http,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::relation::{Mapping, Types},
+    outbox::{mapping::mappings, relation::Types},
     pg::{
         conninfo::ConnInfo,
         replication,
-        server_error::ServerError,
-        slot::{Names, SlotFacts},
+        slot::{Found, Names, SlotFacts},
         table,
         tls::Stream,
         verdict::unmoved,
@@ -52,8 +50,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
     let names = Names::of(&config)?;
     let info = ConnInfo::resolve(&config.postgres, &env)?;
     let properties = producer_settings(&config.kafka)?;
-    let mapping = Mapping::new(&config.outbox[0])
-        .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+    let mappings = mappings(&config)?;
     let listener = http::bind(&config.http.listen).await?;
     let guard = http::Guard::new(&config.http)?;
     let shutdown = Shutdown::on_signals()?;
@@ -67,7 +64,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         config.clone(),
         state.clone(),
         metrics.clone(),
-        mapping,
+        mappings,
         &properties,
         Clerk::of(&config, &info),
     )?;
@@ -105,6 +102,10 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         newest: None,
     };
     let result = publisher.publish().await;
+    tokio::select! {
+        () = publisher.shutdown.forced.cancelled() => {}
+        () = publisher.relay.finish_copies() => {}
+    }
     publisher.shutdown.forced.cancel();
     if let Some(serving) = serving {
         serving.await.context("http server")?;
@@ -236,10 +237,10 @@ impl Publisher {
         let application = format!("walpost:{}", self.names.slot);
         let mut connection = replication::connect(&self.info, &application).await?;
         server.same(&self.in_time(ServerId::identify(&mut connection)).await?)?;
-        let table_oid = table_oid(&facts)?;
+        let oids = table_oids(&facts)?;
         let limit = format!("SET idle_session_timeout = {HOLDS_LOCKS}");
         self.in_time(connection.simple_query(&limit)).await?;
-        self.take_locks(&mut connection, table_oid).await?;
+        self.take_locks(&mut connection, oids).await?;
         // Only now nobody else changes what was seen.
         let facts = self.check().await?;
         server.same(&ServerId::of(&facts))?;
@@ -273,7 +274,7 @@ impl Publisher {
             reserved,
             confirmed,
             letters,
-            table_oid: self::table_oid(&facts)?,
+            table_oids: table_oids(&facts)?,
             types,
             epoch,
             pid: connection.pid(),
@@ -319,23 +320,18 @@ fn unanswered(answer: Answer) -> Failure {
     }
 }
 
-fn table_oid(facts: &SlotFacts) -> Result<u32, Failure> {
-    let oid = facts.table.as_ref().map(|table| table.oid);
-    oid.context("the table is gone").map_err(Failure::Passing)
-}
-
-fn code(error: &anyhow::Error) -> Option<SqlState> {
-    error
-        .chain()
-        .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
+fn table_oids(facts: &SlotFacts) -> Result<Vec<u32>, Failure> {
+    let oid = |found: &Found| Some(found.table.as_ref()?.oid);
+    let oids: Option<_> = facts.tables.iter().map(oid).collect();
+    oids.context("a table is gone").map_err(Failure::Passing)
 }
 
 /// What the catalogue says of types.
 async fn types(connection: &mut Replication<Stream>) -> Result<Types, Failure> {
     let rows = connection.simple_query(&table::types()).await?;
     let users = rows.iter().filter_map(|row| {
-        let oid = row.first()?.as_deref()?.parse().ok()?;
-        Some((oid, row.get(1)?.as_deref() == Some("t")))
+        let oid = |column: usize| row.get(column)?.as_deref()?.parse().ok();
+        Some((oid(0)?, oid(1)?))
     });
     Ok(Types::new(users))
 }

@@ -273,7 +273,14 @@ fn table(seen: &Seen) -> Table {
         );
     }
     if let Some(letters) = &o.dead_letters {
-        row("dead letters", counts(letters, o.held_keys));
+        row("dead letters", counts(letters));
+        if let Some(keys) = o.held_keys.filter(|keys| *keys > 0) {
+            let for_ever = match letters.dead {
+                0 => "",
+                _ => "; a dead letter holds its key until it is replayed or ignored",
+            };
+            row("  held keys", format!("{keys}{for_ever}"));
+        }
     }
     if let Some(sizes) = sizes {
         row(
@@ -295,12 +302,7 @@ fn table(seen: &Seen) -> Table {
 }
 
 /// Letters by status, without those that there are none of.
-fn counts(letters: &LetterCounts, held_keys: Option<u64>) -> String {
-    let keys = match held_keys {
-        None | Some(0) => String::new(),
-        Some(1) => "; 1 key is held".into(),
-        Some(keys) => format!("; {keys} keys are held"),
-    };
+fn counts(letters: &LetterCounts) -> String {
     let counts = [
         (letters.pending, "pending"),
         (letters.replaying, "replaying"),
@@ -313,7 +315,7 @@ fn counts(letters: &LetterCounts, held_keys: Option<u64>) -> String {
     let counts: Vec<_> = counts.map(|(n, name)| format!("{n} {name}")).collect();
     match counts.is_empty() {
         true => "none".into(),
-        false => format!("{}{keys}", counts.join(", ")),
+        false => counts.join(", "),
     }
 }
 
@@ -409,7 +411,8 @@ mod tests {
             "walpost:walpost at 127.0.0.1",
             "0/1000100, 256 B behind",
             "none answers",
-            "41 held, 1 dead; 1 key is held",
+            "41 held, 1 dead",
+            "1; a dead letter holds its key",
             "4.0 KiB, audit log 100 B",
         ] {
             assert!(text.contains(words), "{words} is not in\n{text}");

@@ -75,8 +75,8 @@ struct Shown<'a> {
     confirmed_lsn: Option<Lsn>,
     /// Bytes of WAL behind it, which are not published.
     unpublished_bytes: Option<u64>,
-    table: String,
-    /// Rows that the table holds, published ones included, counted to a million; `null` without
+    tables: Vec<String>,
+    /// Rows that the tables hold, published ones included, counted to a million; `null` without
     /// the right to look.
     rows: Option<i64>,
     /// The role that has to drop the publication itself.
@@ -185,10 +185,7 @@ impl Uninstall {
 
     async fn show<'a>(&'a self, facts: &SlotFacts, plan: &'a Plan) -> anyhow::Result<Shown<'a>> {
         let Names {
-            slot,
-            publication,
-            table: outbox,
-            ..
+            slot, publication, ..
         } = &self.names;
         let confirmed = facts
             .slot
@@ -208,16 +205,20 @@ impl Uninstall {
         if facts.publication.is_none() {
             self.say(&format!("there is no publication {publication}"))?;
         }
-        let rows = match &facts.table {
-            Some(_) => setup::count_rows(&self.client, outbox).await?,
-            None => None,
-        };
-        if let Some(rows) = rows {
-            let more = if rows == COUNT_TO { " or more" } else { "" };
-            let outbox = table(outbox);
-            self.say(&format!(
-                "table {outbox} holds {rows}{more} rows, published ones included; it stays"
-            ))?;
+        let mut total = None;
+        for (outbox, found) in self.names.tables.iter().zip(&facts.tables) {
+            let rows = match &found.table {
+                Some(_) => setup::count_rows(&self.client, &outbox.table).await?,
+                None => None,
+            };
+            if let Some(rows) = rows {
+                total = Some(total.unwrap_or(0) + rows);
+                let more = if rows == COUNT_TO { " or more" } else { "" };
+                let outbox = table(&outbox.table);
+                self.say(&format!(
+                    "table {outbox} holds {rows}{more} rows, published ones included; it stays"
+                ))?;
+            }
         }
         if let Some(owner) = &plan.owner {
             let drop = format!("DROP PUBLICATION {}", ident(publication));
@@ -230,8 +231,8 @@ impl Uninstall {
             publication,
             confirmed_lsn: confirmed,
             unpublished_bytes: confirmed.and(facts.confirmed_lag_bytes()),
-            table: table(outbox),
-            rows,
+            tables: self.names.tables(),
+            rows: total,
             publication_owner: plan.owner.as_deref(),
             dropped: Vec::new(),
         })

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Config, kafka};
+use crate::outbox::mapping::Mapping;
 
 /// A value that cannot work: which key, and why.
 #[derive(Debug)]
@@ -63,29 +64,25 @@ impl Config {
             postgres.receive_timeout > postgres.status_interval,
             "must be longer than postgres.status_interval, or each silence between two reports is a dead connection",
         )?;
-        match outbox.len() {
-            0 => sound(
-                "outbox",
-                false,
-                "name the table to publish: `[[outbox]]` with `table = \"public.outbox\"`",
-            )?,
-            1 => {}
-            n => sound(
-                "outbox",
-                false,
-                &format!("{n} tables; this version publishes exactly one"),
-            )?,
+        sound(
+            "outbox",
+            !outbox.is_empty(),
+            "name the table to publish: `[[outbox]]` with `table = \"public.outbox\"`",
+        )?;
+        for (index, one) in outbox.iter().enumerate() {
+            let earlier = &outbox[..index];
+            sound(
+                &format!("outbox.{index}.table"),
+                earlier.iter().all(|other| other.table != one.table),
+                &format!("table {} is there already: each table once", one.table),
+            )?;
+            sound(
+                &format!("outbox.{index}.messages"),
+                !(one.messages && earlier.iter().any(|other| other.messages)),
+                "messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
+            )?;
+            Mapping::new(one, index)?;
         }
-        sound(
-            "outbox.0.topic",
-            !outbox[0].topic.is_empty(),
-            "a topic's name cannot be empty",
-        )?;
-        sound(
-            "outbox.0.order_by",
-            !outbox[0].order_by.is_empty(),
-            "names the column that orders the table's rows",
-        )?;
         sound(
             "kafka.brokers",
             !kafka.brokers.trim().is_empty(),

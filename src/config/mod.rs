@@ -6,6 +6,8 @@ mod env;
 pub mod kafka;
 mod layers;
 mod limits;
+mod origins;
+pub mod outbox;
 mod units;
 mod variables;
 
@@ -15,8 +17,10 @@ use serde::Deserialize;
 
 pub use dead_letters::{DeadLetters, Guard, OnPoison};
 pub use env::Env;
-pub use layers::load;
+pub use layers::{load, load_with_origins};
 pub use limits::Problem;
+pub use origins::Setting;
+pub use outbox::{Format, Outbox, Preset};
 pub use units::parse_duration;
 
 /// The whole of walpost.toml.
@@ -24,7 +28,7 @@ pub use units::parse_duration;
 #[serde(default, deny_unknown_fields, expecting = "a table")]
 pub struct Config {
     pub postgres: Postgres,
-    /// The tables to publish; exactly one.
+    /// The tables to publish; one or more, each once.
     pub outbox: Vec<Outbox>,
     pub kafka: Kafka,
     pub delivery: Delivery,
@@ -97,56 +101,6 @@ impl Default for Postgres {
 pub struct TableName {
     pub schema: String,
     pub name: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub struct Outbox {
-    pub table: TableName,
-    #[serde(default)]
-    pub preset: Preset,
-    /// Template: `{column}` is that column's text, doubled braces are literal.
-    #[serde(default = "default_topic")]
-    pub topic: String,
-    /// The column that becomes the record's key; empty for none.
-    #[serde(default = "default_key")]
-    pub key: String,
-    #[serde(default)]
-    pub format: Format,
-    #[serde(default)]
-    pub on_poison: OnPoison,
-    /// The column that orders reads of the table itself; needed by those commands alone.
-    #[serde(default = "default_order_by")]
-    pub order_by: String,
-}
-
-fn default_order_by() -> String {
-    "seq".into()
-}
-
-fn default_topic() -> String {
-    "outbox.event.{aggregate_type}".into()
-}
-
-fn default_key() -> String {
-    "aggregate_id".into()
-}
-
-/// Which columns the table has and what becomes of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Preset {
-    #[default]
-    Walpost,
-}
-
-/// What the record's value is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Format {
-    /// The payload's bytes, exactly as PostgreSQL gives them.
-    #[default]
-    Raw,
 }
 
 #[derive(Clone, Deserialize)]

@@ -9,13 +9,12 @@ use tokio_postgres::Client;
 use tracing::debug;
 
 use super::store::{
-    self, Letter, Loaded, Looked, Owner, Refused, Source, Take, Taken, Write, find_event,
+    self, Letter, Loaded, Looked, Noted, Owner, Refused, Source, Take, Taken, Write, find_event,
 };
 use crate::{
     config::{Config, Outbox},
     error::Failure,
     lsn::Lsn,
-    outbox::relation::Role,
     pg::{conninfo::ConnInfo, failure::of_statement, sql},
 };
 
@@ -45,13 +44,21 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Done {
     Loaded(Loaded),
-    /// Where the log stood when it was durable, and what was written.
-    Written(Lsn, Vec<Write>),
+    Written(Written),
     Taken(Taken),
     Looked(Looked),
     Fetched(Vec<Letter>),
     Opened,
     Retired(u64),
+}
+
+#[derive(Debug)]
+pub struct Written {
+    /// Where the log stood when it was durable.
+    pub durable: Lsn,
+    pub writes: Vec<Write>,
+    /// Of each write that made a letter fail, what the letter is now.
+    pub noted: Vec<Option<Noted>>,
 }
 
 /// Why an order was not carried out.
@@ -74,14 +81,16 @@ pub struct Clerk {
 impl Clerk {
     /// For the configured outbox tables.
     pub fn of(config: &Config, info: &ConnInfo) -> Clerk {
-        let source = |outbox: &Outbox| Source {
-            outbox: outbox.table.to_string(),
-            schema: outbox.table.schema.clone(),
-            table: outbox.table.name.clone(),
-            event_id: Role::EventId.column().to_owned(),
+        let source = |outbox: &Outbox| {
+            Some(Source {
+                outbox: outbox.table.to_string(),
+                schema: outbox.table.schema.clone(),
+                table: outbox.table.name.clone(),
+                event_id: outbox.columns.event_id.clone()?,
+            })
         };
         let application = format!("walpost:{}", config.postgres.slot);
-        let sources = config.outbox.iter().map(source).collect();
+        let sources = config.outbox.iter().filter_map(source).collect();
         Clerk::spawn(info.clone(), application, sources)
     }
 
@@ -166,8 +175,14 @@ impl Task {
                 .into()),
             };
             let answer = match (done, order) {
-                (Ok(Step::Written(lsn)), Order::Write(writes)) => Ok(Done::Written(lsn, writes)),
-                (Ok(Step::Written(_)), _) => Ok(Done::Opened),
+                (Ok(Step::Written(durable, noted)), Order::Write(writes)) => {
+                    Ok(Done::Written(Written {
+                        durable,
+                        writes,
+                        noted,
+                    }))
+                }
+                (Ok(Step::Written(..)), _) => Ok(Done::Opened),
                 (Ok(Step::Done(done)), _) => Ok(done),
                 (Err(Unable::Fenced), _) => Err(Trouble::Fenced),
                 (Err(Unable::Failed(error)), order) => {
@@ -202,7 +217,9 @@ impl Task {
             Order::Load(confirmed) => store::load(client, owner, *confirmed)
                 .await
                 .map(|loaded| Step::Done(Done::Loaded(loaded))),
-            Order::Write(writes) => store::write(client, owner, writes).await.map(Step::Written),
+            Order::Write(writes) => store::write(client, owner, writes)
+                .await
+                .map(|(durable, noted)| Step::Written(durable, noted)),
             Order::Take(take) => store::take(client, owner, take)
                 .await
                 .map(|taken| Step::Done(Done::Taken(taken))),
@@ -240,7 +257,7 @@ async fn fetch(
 }
 
 enum Step {
-    Written(Lsn),
+    Written(Lsn, Vec<Option<Noted>>),
     Done(Done),
 }
 

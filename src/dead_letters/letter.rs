@@ -6,7 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     lsn::Position,
-    outbox::{headers::Headers, record::Record, relation::Shape},
+    outbox::{
+        headers::Headers,
+        mapping::{WAL_POSITION, WALPOST_REPLAY},
+        record::Record,
+        relation::Shape,
+    },
     pg::pgoutput::{Tuple, Value as Column},
 };
 
@@ -29,6 +34,8 @@ pub struct Kept {
     pub headers: Vec<Header>,
     /// Milliseconds since 1970.
     pub timestamp: i64,
+    /// Where a column gives it, as one of the table's may.
+    pub partition: Option<i32>,
     pub payload: Option<Vec<u8>>,
 }
 
@@ -43,6 +50,7 @@ impl Kept {
             key: record.key.map(<[u8]>::to_vec),
             headers: headers.collect(),
             timestamp: record.timestamp,
+            partition: record.partition,
             payload: record.payload.map(<[u8]>::to_vec),
         }
     }
@@ -131,36 +139,33 @@ pub fn tuple_of(raw: &Value) -> Result<(Vec<String>, Vec<u8>), String> {
     Ok((columns.keys().cloned().collect(), tuple))
 }
 
-/// Why a record of the table or of a letter goes out once more: header `walpost_replay`.
-pub const REPLAY_HEADER: &str = "walpost_replay";
-/// Its value for a letter that is sent.
+/// Header `walpost_replay` of a letter that is sent.
 pub const DEAD_LETTER: &str = "dead-letter";
-const POSITION_HEADER: &str = "wal_position";
 
 /// Puts a letter's headers, with the reason of its replay at its place among the built-in ones.
 pub fn put_headers(kept: &[Header], reason: &str, with_position: bool, to: &mut Headers) {
     let mut told = false;
     for (name, value) in kept {
         match name.as_str() {
-            POSITION_HEADER if !with_position => {
-                to.push(REPLAY_HEADER, reason.as_bytes());
+            WAL_POSITION if !with_position => {
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            POSITION_HEADER => {
+            WAL_POSITION => {
                 to.push_entry(name, value.as_deref());
-                to.push(REPLAY_HEADER, reason.as_bytes());
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            REPLAY_HEADER if !told => {
-                to.push(REPLAY_HEADER, reason.as_bytes());
+            WALPOST_REPLAY if !told => {
+                to.push(WALPOST_REPLAY, reason.as_bytes());
                 told = true;
             }
-            REPLAY_HEADER => {}
+            WALPOST_REPLAY => {}
             _ => to.push_entry(name, value.as_deref()),
         }
     }
     if !told {
-        to.push(REPLAY_HEADER, reason.as_bytes());
+        to.push(WALPOST_REPLAY, reason.as_bytes());
     }
 }
 

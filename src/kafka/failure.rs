@@ -31,11 +31,12 @@ impl Class {
 /// <https://kafka.apache.org/protocol#protocol_error_codes>; negative ones are librdkafka's own.
 pub fn class(code: Code) -> Class {
     match code {
-        Code::UnknownTopicOrPartition
-        | Code::UnknownTopic
-        | Code::UnknownPartition
-        | Code::TopicAuthorizationFailed => Class::Setup,
-        Code::MessageSizeTooLarge
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::TopicAuthorizationFailed => {
+            Class::Setup
+        }
+        // Of a topic that is known, a partition that its column names and that it lacks.
+        Code::UnknownPartition
+        | Code::MessageSizeTooLarge
         | Code::InvalidMessageSize
         | Code::MessageBatchTooLarge
         | Code::InvalidTimestamp
@@ -62,6 +63,13 @@ pub fn code_name(code: Code) -> String {
         name.push(letter.to_ascii_uppercase());
     }
     name
+}
+
+/// What the client library refuses itself, before anything is sent.
+pub fn over_client_limit(value: usize) -> String {
+    format!(
+        "its value of {value} bytes is larger than kafka.properties \"message.max.bytes\" allows"
+    )
 }
 
 /// Why there is no producer. librdkafka's own text repeats the value of a property, which may be a

@@ -24,6 +24,7 @@ use rdkafka::{
         rd_kafka_vtype_t as V,
     },
     error::{KafkaError, KafkaResult},
+    metadata::Metadata,
     producer::{BaseProducer, Producer as _, PurgeConfig},
     types::{RDKafkaErrorCode as Code, RDKafkaRespErr},
 };
@@ -33,6 +34,9 @@ use super::{
     topics::{Answer, TopicState},
 };
 use crate::{ledger::Seq, outbox::record::Record};
+
+/// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses by the key.
+const UNASSIGNED: i32 = -1;
 
 /// How long one call into librdkafka waits for reports; a stop is noticed after at most this.
 const POLL: Duration = Duration::from_millis(100);
@@ -128,6 +132,8 @@ impl Producer {
                 key_length,
                 V::RD_KAFKA_VTYPE_OPAQUE,
                 seq.0 as usize as *mut c_void,
+                V::RD_KAFKA_VTYPE_PARTITION,
+                record.partition.unwrap_or(UNASSIGNED),
                 V::RD_KAFKA_VTYPE_TIMESTAMP,
                 record.timestamp,
                 V::RD_KAFKA_VTYPE_HEADERS,
@@ -204,22 +210,27 @@ impl Inquiry {
     /// What the brokers say of a topic; blocks for at most `timeout`. An error is no answer.
     pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<Answer> {
         let metadata = self.0.client().fetch_metadata(Some(topic), timeout)?;
-        let found = metadata.topics().iter().find(|t| t.name() == topic);
-        let Some(found) = found else {
-            return Ok(TopicState::Missing.into());
-        };
-        let partitions = found.partitions().len();
-        let state = match found.error().map(Code::from) {
-            None if partitions == 0 => TopicState::Missing,
-            None => TopicState::Open,
-            Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
-                TopicState::Missing
-            }
-            // A new topic has no leaders for a moment; the producer waits for them by itself.
-            Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
-            Some(code) => return Err(KafkaError::MetadataFetch(code)),
-        };
-        Ok(Answer { state, partitions })
+        answer(&metadata, topic)
     }
+}
+
+/// What the brokers say of a topic that they were asked for. An error is no answer.
+pub fn answer(metadata: &Metadata, topic: &str) -> KafkaResult<Answer> {
+    let found = metadata.topics().iter().find(|t| t.name() == topic);
+    let Some(found) = found else {
+        return Ok(TopicState::Missing.into());
+    };
+    let partitions = found.partitions().len();
+    let state = match found.error().map(Code::from) {
+        None if partitions == 0 => TopicState::Missing,
+        None => TopicState::Open,
+        Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
+            TopicState::Missing
+        }
+        // A new topic has no leaders for a moment; the producer waits for them by itself.
+        Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
+        Some(code) => return Err(KafkaError::MetadataFetch(code)),
+    };
+    Ok(Answer { state, partitions })
 }

@@ -8,17 +8,6 @@ use serde_json::value::RawValue;
 
 use super::row::Unmappable;
 
-/// Headers that only walpost sets: entries of the JSON column with these names are dropped.
-pub const BUILT_IN: [&str; 7] = [
-    "event_id",
-    "aggregate_type",
-    "aggregate_version",
-    "event_type",
-    "schema_version",
-    "wal_position",
-    "walpost_replay",
-];
-
 /// Names and values in the order in which they are sent.
 #[derive(Default)]
 pub struct Headers {
@@ -33,12 +22,26 @@ impl Headers {
     }
 
     pub fn push(&mut self, name: &str, value: &[u8]) {
-        let name = self.append(name.as_bytes());
-        let value = self.append(value);
-        self.entries.push((name, Some(value)));
+        self.push_entry(name, Some(value));
     }
 
-    /// As it was sent before; `None` is a null header.
+    /// A header whose name and value are written by the caller.
+    pub fn push_with(&mut self, name: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.text.len();
+        name(&mut self.text);
+        let middle = self.text.len();
+        value(&mut self.text);
+        let end = self.text.len();
+        self.entries.push((start..middle, Some(middle..end)));
+    }
+
+    /// The value of the first header of this name that has one.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.iter()
+            .find_map(|(known, value)| value.filter(|_| known == name.as_bytes()))
+    }
+
+    /// `None` is a null header.
     pub fn push_entry(&mut self, name: &str, value: Option<&[u8]>) {
         let name = self.append(name.as_bytes());
         let value = value.map(|value| self.append(value));
@@ -68,11 +71,15 @@ impl Headers {
     }
 
     /// One header per entry of a JSON object, in stored order: a string as its text, null as a null
-    /// header, all else as its JSON text. Returns how many were dropped for their built-in name.
-    pub fn spread(&mut self, json: &[u8]) -> Result<u64, Unmappable> {
+    /// header, all else as its JSON text. Returns how many were dropped for a name that is built in.
+    pub fn spread(
+        &mut self,
+        json: &[u8],
+        is_built_in: impl Fn(&[u8]) -> bool,
+    ) -> Result<u64, Unmappable> {
         let mut parser = serde_json::Deserializer::from_slice(json);
         let spread = parser
-            .deserialize_map(Entries(self))
+            .deserialize_map(Entries(self, is_built_in))
             .and_then(|n| parser.end().map(|()| n));
         // The parser's message may quote the value; its place in the text says enough.
         spread.map_err(|error| {
@@ -87,9 +94,22 @@ impl Headers {
     }
 }
 
-struct Entries<'h>(&'h mut Headers);
+/// The trace's id in header `traceparent`: 32 hexadecimal digits.
+/// <https://www.w3.org/TR/trace-context/#traceparent-header-field-values>
+pub fn trace_id(headers: &Headers) -> Option<&str> {
+    let parent = std::str::from_utf8(headers.get("traceparent")?).ok()?;
+    let mut parts = parent.split('-');
+    let digits = |text: &str, count: usize| {
+        let legal = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        text.len() == count && text.bytes().all(legal)
+    };
+    let (version, id, span) = (parts.next()?, parts.next()?, parts.next()?);
+    (digits(version, 2) && digits(id, 32) && digits(span, 16)).then_some(id)
+}
 
-impl<'de> Visitor<'de> for Entries<'_> {
+struct Entries<'h, F>(&'h mut Headers, F);
+
+impl<'de, F: Fn(&[u8]) -> bool> Visitor<'de> for Entries<'_, F> {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,10 +120,7 @@ impl<'de> Visitor<'de> for Entries<'_> {
         let mut dropped = 0;
         while let Some(name) = map.next_key_seed(Append(self.0))? {
             let value: &RawValue = map.next_value()?;
-            let is_built_in = BUILT_IN
-                .iter()
-                .any(|b| b.as_bytes() == &self.0.text[name.clone()]);
-            if is_built_in {
+            if (self.1)(&self.0.text[name.clone()]) {
                 self.0.text.truncate(name.start);
                 dropped += 1;
                 continue;
@@ -157,7 +174,10 @@ mod tests {
 
     fn spread(json: &str) -> Result<Spread, Unmappable> {
         let mut headers = Headers::default();
-        let dropped = headers.spread(json.as_bytes())?;
+        let built_in = ["event_id", "wal_position"];
+        let dropped = headers.spread(json.as_bytes(), |name| {
+            built_in.iter().any(|known| known.as_bytes() == name)
+        })?;
         let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
         Ok((
             headers
@@ -197,6 +217,28 @@ mod tests {
             spread(json),
             Ok((vec![("mine".into(), Some("y".into()))], 2))
         );
+    }
+
+    #[test]
+    fn the_trace_id_is_that_of_a_well_formed_traceparent() {
+        let id = "0af7651916cd43dd8448eb211c80319c";
+        for (parent, expected) in [
+            (Some(format!("00-{id}-b7ad6b7169203331-01")), Some(id)),
+            (Some(format!("00-{id}-b7ad6b71-01")), None),
+            (
+                Some(format!("00-{}-b7ad6b7169203331-01", id.to_uppercase())),
+                None,
+            ),
+            (Some("x".into()), None),
+            (None, None),
+        ] {
+            let mut headers = Headers::default();
+            headers.push_entry("traceparent", None);
+            if let Some(parent) = &parent {
+                headers.push("traceparent", parent.as_bytes());
+            }
+            assert_eq!(trace_id(&headers), expected, "{parent:?}");
+        }
     }
 
     #[test]

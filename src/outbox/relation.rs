@@ -6,84 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use super::template::{Part, Template};
-use crate::{
-    config::{self, OnPoison, TableName},
-    pg::pgoutput::{Column, Relation},
+pub use super::{
+    mapping::{Mapping, Role},
+    types::{Form, Types},
 };
-
-/// What a column is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    EventId,
-    AggregateType,
-    AggregateId,
-    AggregateVersion,
-    EventType,
-    SchemaVersion,
-    Payload,
-    Headers,
-    OccurredAt,
-}
-
-impl Role {
-    pub const ALL: [Role; 9] = [
-        Role::EventId,
-        Role::AggregateType,
-        Role::AggregateId,
-        Role::AggregateVersion,
-        Role::EventType,
-        Role::SchemaVersion,
-        Role::Payload,
-        Role::Headers,
-        Role::OccurredAt,
-    ];
-
-    /// The column that preset `walpost` gives the role.
-    pub fn column(self) -> &'static str {
-        match self {
-            Role::EventId => "event_id",
-            Role::AggregateType => "aggregate_type",
-            Role::AggregateId => "aggregate_id",
-            Role::AggregateVersion => "aggregate_version",
-            Role::EventType => "event_type",
-            Role::SchemaVersion => "schema_version",
-            Role::Payload => "payload",
-            Role::Headers => "headers",
-            Role::OccurredAt => "occurred_at",
-        }
-    }
-}
-
-/// The configured table: which one it is, and what its columns are for.
-#[derive(Clone, Debug)]
-pub struct Mapping {
-    pub table: TableName,
-    pub topic: Template,
-    /// `None`: records have no key.
-    pub key: Option<String>,
-    pub on_poison: OnPoison,
-}
-
-impl Mapping {
-    pub fn new(outbox: &config::Outbox) -> Result<Self, super::template::InvalidTemplate> {
-        Ok(Mapping {
-            table: outbox.table.clone(),
-            topic: Template::parse(&outbox.topic)?,
-            key: Some(outbox.key.clone()).filter(|key| !key.is_empty()),
-            on_poison: outbox.on_poison,
-        })
-    }
-
-    /// Every column that must exist.
-    pub fn columns(&self) -> impl Iterator<Item = &str> {
-        Role::ALL
-            .iter()
-            .map(|role| role.column())
-            .chain(self.topic.columns())
-            .chain(self.key.as_deref())
-    }
-}
+use super::{
+    message::{self, Messages},
+    row::Unmappable,
+    template::{Part, Template},
+    types::TEXT,
+};
+use crate::pg::pgoutput::{Column, Relation};
 
 /// A column's place in the tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,57 +25,11 @@ pub struct Field {
     pub form: Form,
 }
 
-/// What a column's text stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    Text,
-    /// Bytes, in hexadecimal.
-    Bytea,
-    /// The type was dropped since the row was written, and nobody can tell any more.
-    Gone,
-}
-
-/// What the catalogue says of types. The stream names a domain, not what it is a domain over.
-#[derive(Clone, Debug)]
-pub struct Types {
-    /// bytea and the domains over it.
-    bytea: HashSet<u32>,
-    /// The users' types that exist.
-    exist: HashSet<u32>,
-}
-
-impl Types {
-    /// From the users' types that exist, and whether each is a domain over bytea.
-    pub fn new(users: impl Iterator<Item = (u32, bool)>) -> Self {
-        let mut types = Types {
-            bytea: HashSet::from([BYTEA]),
-            exist: HashSet::new(),
-        };
-        for (oid, bytea) in users {
-            types.exist.insert(oid);
-            if bytea {
-                types.bytea.insert(oid);
-            }
-        }
-        types
-    }
-
-    fn form(&self, oid: u32) -> Form {
-        if self.bytea.contains(&oid) {
-            Form::Bytea
-        } else if oid < FIRST_OF_USERS || self.exist.contains(&oid) {
-            Form::Text
-        } else {
-            Form::Gone
-        }
-    }
-}
-
-/// A piece of the topic's name, with its column found.
+/// A piece of a template, with its column found.
 #[derive(Debug)]
-pub enum TopicPart {
+pub enum Slot {
     Literal(String),
-    Column { index: usize, name: String },
+    Column { field: Field, name: String },
 }
 
 /// Where the mapped columns of one version of the table are.
@@ -151,20 +38,17 @@ pub struct Shape {
     pub mapping: Arc<Mapping>,
     /// The names of all columns, by their place in the tuple.
     pub columns: Vec<String>,
-    /// The role of each column, by its place in the tuple.
-    pub roles: Vec<Option<Role>>,
-    pub topic: Vec<TopicPart>,
+    roles: [Option<Field>; Role::ALL.len()],
+    pub topic: Vec<Slot>,
+    pub source: Vec<Slot>,
     pub key: Option<Field>,
-    pub payload: Option<Field>,
-    /// A mapped column that this version of the table doesn't have: its rows cannot be mapped.
-    pub missing: Option<String>,
+    pub timestamp: Option<Field>,
+    pub tracing: Option<Field>,
+    /// As in `mapping.additional`; `None`: this table has no such column, which is allowed.
+    pub additional: Vec<Option<Field>>,
+    /// Why rows of this version of the table cannot be mapped: a mapped column that it doesn't have.
+    pub fault: Option<Unmappable>,
 }
-
-/// pg_type's fixed OID of bytea.
-pub const BYTEA: u32 = 17;
-
-/// The server gives smaller OIDs only to its own types (`FirstNormalObjectId`).
-pub const FIRST_OF_USERS: u32 = 16_384;
 
 impl Shape {
     pub fn new(relation: &Relation, mapping: &Arc<Mapping>, types: &Types) -> Self {
@@ -176,66 +60,102 @@ impl Shape {
                 form: types.form(column.type_oid),
             })
         };
-        let role = |name: &str| Role::ALL.into_iter().find(|role| role.column() == name);
-        let topic = mapping.topic.parts().iter().filter_map(|part| match part {
-            Part::Literal(text) => Some(TopicPart::Literal(text.clone())),
-            Part::Column(name) => Some(TopicPart::Column {
-                index: field(name)?.index,
-                name: name.clone(),
-            }),
-        });
+        let named = |name: &Option<String>| field(name.as_deref()?);
+        let slots = |template: &Template| {
+            let slot = |part: &Part| match part {
+                Part::Literal(text) => Some(Slot::Literal(text.clone())),
+                Part::Column(name) => Some(Slot::Column {
+                    field: field(name)?,
+                    name: name.clone(),
+                }),
+            };
+            template.parts().iter().filter_map(slot).collect()
+        };
+        let additional = mapping.additional.iter();
         Shape {
             columns: columns().map(|(_, column)| column.name.clone()).collect(),
-            topic: topic.collect(),
-            key: mapping.key.as_deref().and_then(field),
-            payload: field(Role::Payload.column()),
-            roles: columns().map(|(_, column)| role(&column.name)).collect(),
-            missing: mapping
+            roles: Role::ALL.map(|role| field(mapping.column(role)?)),
+            topic: slots(&mapping.route.template),
+            source: slots(&mapping.source),
+            key: named(&mapping.key),
+            timestamp: named(&mapping.timestamp),
+            tracing: named(&mapping.tracing),
+            additional: additional.map(|one| field(&one.column)).collect(),
+            fault: mapping
                 .columns()
                 .find(|name| field(name).is_none())
-                .map(str::to_owned),
+                .map(|column| {
+                    let text = format!("its table had no column {column} when it was written");
+                    Unmappable::new("column_missing", text)
+                }),
             mapping: mapping.clone(),
         }
     }
 
+    /// Of something that is no row and is kept in one column of this name.
+    pub fn unmappable(mapping: &Arc<Mapping>, column: &str, fault: Unmappable) -> Self {
+        let relation = Relation {
+            id: 0,
+            namespace: mapping.table.schema.clone(),
+            name: mapping.table.name.clone(),
+            columns: vec![Column {
+                name: column.into(),
+                type_oid: TEXT,
+            }],
+        };
+        Shape {
+            fault: Some(fault),
+            ..Shape::new(&relation, mapping, &Types::default())
+        }
+    }
+
+    pub fn role(&self, role: Role) -> Option<Field> {
+        self.roles[role as usize]
+    }
+
+    /// The fields that become something else than their text, by their types.
+    fn typed(&self) -> impl Iterator<Item = Field> {
+        let roles = [Role::Payload, Role::OccurredAt].map(|role| self.role(role));
+        let more = roles.into_iter().chain([self.key, self.timestamp]);
+        more.chain(self.additional.iter().copied()).flatten()
+    }
+
     #[cfg(test)]
     pub fn for_tests() -> Arc<Self> {
-        let table = TableName {
-            schema: "s".into(),
-            name: "t".into(),
-        };
-        Arc::new(Shape {
-            mapping: Arc::new(Mapping {
-                table,
-                topic: Template::parse("t").unwrap(),
-                key: None,
-                on_poison: OnPoison::Stop,
-            }),
+        let relation = Relation {
+            id: 1,
+            namespace: "public".into(),
+            name: "outbox".into(),
             columns: Vec::new(),
-            roles: Vec::new(),
-            topic: Vec::new(),
-            key: None,
-            payload: None,
-            missing: None,
-        })
+        };
+        let mapping = super::tests::mapping("table = \"outbox\"");
+        Arc::new(Shape::new(&relation, &mapping, &Types::default()))
     }
 }
 
 /// What is known of a table of the stream.
 #[derive(Clone, Debug)]
 pub enum Table {
-    /// Not the configured one: its rows are passed over.
+    /// Not a configured one: its rows are passed over.
     Other,
     Ours(Arc<Shape>),
+}
+
+/// A configured table in this database.
+#[derive(Debug)]
+struct Ours {
+    mapping: Arc<Mapping>,
+    /// Its OID today. It is ours under any name it had then, and the table that had the configured
+    /// name then is ours too: it may have been dropped and created again since.
+    oid: u32,
 }
 
 /// The tables of the stream, by OID.
 #[derive(Debug)]
 pub struct Relations {
-    mapping: Arc<Mapping>,
-    /// The table's OID today. It is ours under any name it had then, and the table that had the
-    /// configured name then is ours too: it may have been dropped and created again since.
-    oid: u32,
+    ours: Vec<Ours>,
+    /// Of the mapping that takes messages, if one does.
+    messages: Option<Messages>,
     types: Types,
     /// Types that the catalogue didn't have when it was read, and was read again for.
     looked_for: HashSet<u32>,
@@ -243,52 +163,73 @@ pub struct Relations {
 }
 
 impl Relations {
-    pub fn new(mapping: Mapping, oid: u32) -> Self {
+    pub fn new(mappings: Vec<Arc<Mapping>>) -> Self {
+        let messages = mappings.iter().find(|mapping| mapping.messages);
+        let messages = messages.map(Messages::new);
+        let ours = mappings.into_iter();
         Relations {
-            mapping: Arc::new(mapping),
-            oid,
-            types: Types::new(std::iter::empty()),
+            messages,
+            ours: ours.map(|mapping| Ours { mapping, oid: 0 }).collect(),
+            types: Types::default(),
             looked_for: HashSet::new(),
             known: HashMap::new(),
         }
     }
 
-    /// A new stream describes every table again.
-    pub fn restart(&mut self, oid: u32, types: Types) {
-        self.oid = oid;
+    /// A new stream describes every table again. `oids` are those of the mappings' tables, in their
+    /// order.
+    pub fn restart(&mut self, oids: &[u32], types: Types) {
+        for (ours, oid) in self.ours.iter_mut().zip(oids) {
+            ours.oid = *oid;
+        }
         self.types = types;
         self.known.clear();
     }
 
-    /// Notes a table's shape; it holds for the rows that follow. `false`: its key or payload has a
+    /// The catalogue was read again.
+    pub fn know(&mut self, types: Types) {
+        self.types = types;
+    }
+
+    /// Notes a table's shape; it holds for the rows that follow. `false`: one of its columns has a
     /// type that the catalogue did not have when it was read, so read it again; once for each type.
     #[must_use]
     pub fn learn(&mut self, relation: &Relation) -> bool {
-        let named = relation.namespace == self.mapping.table.schema
-            && relation.name == self.mapping.table.name;
         let mut settled = true;
-        let table = if relation.id == self.oid || named {
-            let shape = Shape::new(relation, &self.mapping, &self.types);
-            for field in [shape.key, shape.payload].into_iter().flatten() {
-                if field.form == Form::Gone {
-                    let oid = relation.columns[field.index].type_oid;
-                    settled &= !self.looked_for.insert(oid);
+        let table = match self.mapping(relation) {
+            None => Table::Other,
+            Some(mapping) => {
+                let shape = Shape::new(relation, mapping, &self.types);
+                for field in shape.typed() {
+                    if field.form == Form::Gone {
+                        let oid = relation.columns[field.index].type_oid;
+                        settled &= !self.looked_for.insert(oid);
+                    }
                 }
+                Table::Ours(Arc::new(shape))
             }
-            Table::Ours(Arc::new(shape))
-        } else {
-            Table::Other
         };
         self.known.insert(relation.id, table);
         settled
     }
 
+    /// By its OID before its name: names may have been exchanged.
+    fn mapping(&self, relation: &Relation) -> Option<&Arc<Mapping>> {
+        let named = |mapping: &Mapping| {
+            let table = &mapping.table;
+            relation.namespace == table.schema && relation.name == table.name
+        };
+        let by_oid = self.ours.iter().find(|ours| ours.oid == relation.id);
+        let found = by_oid.or_else(|| self.ours.iter().find(|ours| named(&ours.mapping)));
+        found.map(|ours| &ours.mapping)
+    }
+
     /// The shape of a row that was kept, of the outbox table with this name, by its columns' names
     /// and types; `None`: no such table is configured.
     pub fn shape_of_kept(&self, outbox: &str, columns: &[(String, u32)]) -> Option<Arc<Shape>> {
-        let table = &self.mapping.table;
-        if table.to_string() != outbox {
-            return None;
+        let mapping = self.mapping_of(outbox)?;
+        if let Some(shape) = message::kept(mapping, columns) {
+            return Some(Arc::new(shape));
         }
         let column = |(name, type_oid): &(String, u32)| Column {
             name: name.clone(),
@@ -296,11 +237,24 @@ impl Relations {
         };
         let relation = Relation {
             id: 0,
-            namespace: table.schema.clone(),
-            name: table.name.clone(),
+            namespace: mapping.table.schema.clone(),
+            name: mapping.table.name.clone(),
             columns: columns.iter().map(column).collect(),
         };
-        Some(Arc::new(Shape::new(&relation, &self.mapping, &self.types)))
+        Some(Arc::new(Shape::new(&relation, mapping, &self.types)))
+    }
+
+    /// The mapping of the outbox table with this name.
+    pub fn mapping_of(&self, outbox: &str) -> Option<&Arc<Mapping>> {
+        let mappings = self.ours.iter().map(|ours| &ours.mapping);
+        mappings
+            .into_iter()
+            .find(|mapping| mapping.table.to_string() == outbox)
+    }
+
+    /// What makes rows of messages of prefix `walpost`; `None`: nothing does.
+    pub fn messages(&self) -> Option<&Messages> {
+        self.messages.as_ref()
     }
 
     /// `None`: a row of a table that was never described.
@@ -312,19 +266,11 @@ impl Relations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::pgoutput::Column;
+    use crate::outbox::{tests::mapping, types::BYTEA};
 
     #[test]
     fn the_catalogue_is_read_again_once_for_each_type_it_lacked() {
-        let mapping = Mapping {
-            table: TableName {
-                schema: "public".into(),
-                name: "outbox".into(),
-            },
-            topic: Template::parse("t").unwrap(),
-            key: None,
-            on_poison: OnPoison::Stop,
-        };
+        let mapping = mapping("table = \"outbox\"\ntopic = \"t\"\nkey = \"\"");
         let relation = |id, payload| Relation {
             id,
             namespace: "public".into(),
@@ -334,20 +280,26 @@ mod tests {
                 type_oid: payload,
             }],
         };
-        let mut relations = Relations::new(mapping, 1);
-        relations.restart(1, Types::new([(20_000, true), (20_001, false)].into_iter()));
+        let mut relations = Relations::new(vec![mapping]);
+        relations.restart(
+            &[1],
+            Types::new([(20_000, BYTEA), (20_001, 20_001)].into_iter()),
+        );
         for known in [BYTEA, 25, 20_000, 20_001] {
             assert!(relations.learn(&relation(1, known)));
         }
         assert!(relations.learn(&relation(2, 30_000)), "not our table");
         assert!(!relations.learn(&relation(1, 30_000)));
         assert!(relations.learn(&relation(1, 30_000)), "it is gone");
-        relations.restart(1, Types::new([(30_000, true)].into_iter()));
+        relations.restart(&[1], Types::new([(30_000, BYTEA)].into_iter()));
         assert!(relations.learn(&relation(1, 30_000)));
         let Some(Table::Ours(shape)) = relations.table(1) else {
             panic!()
         };
-        assert_eq!(shape.payload.map(|field| field.form), Some(Form::Bytea));
+        assert_eq!(
+            shape.role(Role::Payload).map(|field| field.form),
+            Some(Form::Bytea)
+        );
         assert!(!relations.learn(&relation(1, 30_001)), "another one");
     }
 }

@@ -1,7 +1,7 @@
 //! A row of the outbox table: its tuple, by the shape that it was written in. Nothing is parsed
 //! that isn't mapped.
 
-use super::relation::{Role, Shape};
+use super::relation::{Field, Role, Shape};
 use crate::pg::pgoutput::{Tuple, Value};
 
 /// A row that no record can be made from, or that no topic will take.
@@ -58,47 +58,50 @@ impl Reread {
     }
 }
 
-/// The text of the mapped columns; `None` is NULL.
+/// The first columns of a row are found once; those of a wider table are looked for when asked for.
+const NEAR: usize = 24;
+
+/// A row's columns: each one's text, or `None` for NULL.
 pub struct OutboxRow<'a> {
     pub shape: &'a Shape,
     tuple: Tuple<'a>,
-    roles: [Option<&'a [u8]>; Role::ALL.len()],
+    near: [Value<'a>; NEAR],
 }
 
 impl<'a> OutboxRow<'a> {
     pub fn new(shape: &'a Shape, tuple: Tuple<'a>) -> Result<Self, Unmappable> {
-        let mut roles = [None; Role::ALL.len()];
-        let mut count = 0;
-        for (value, role) in tuple.values().zip(&shape.roles) {
-            if let Some(role) = role {
-                roles[*role as usize] = text(value)?;
-            }
-            count += 1;
+        let mut near = [Value::Null; NEAR];
+        for (value, place) in tuple.values().zip(&mut near) {
+            *place = value;
         }
-        if count < shape.roles.len() {
-            let text = format!(
-                "the row has {count} of its table's {} columns",
-                shape.roles.len()
-            );
+        let (count, expected) = (tuple.count(), shape.columns.len());
+        if count < expected {
+            let text = format!("the row has {count} of its table's {expected} columns");
             return Err(Unmappable::new("row_shape", text));
         }
-        Ok(OutboxRow {
-            shape,
-            tuple,
-            roles,
-        })
+        Ok(OutboxRow { shape, tuple, near })
     }
 
-    pub fn role(&self, role: Role) -> Option<&'a [u8]> {
-        self.roles[role as usize]
+    /// The column with this role; `None` too where no column has it.
+    pub fn role(&self, role: Role) -> Result<Option<&'a [u8]>, Unmappable> {
+        self.field(self.shape.role(role))
+    }
+
+    pub fn field(&self, field: Option<Field>) -> Result<Option<&'a [u8]>, Unmappable> {
+        field.map_or(Ok(None), |field| self.column(field.index))
     }
 
     /// Any column, by its place in the tuple.
     pub fn column(&self, index: usize) -> Result<Option<&'a [u8]>, Unmappable> {
-        match self.shape.roles.get(index) {
-            Some(Some(role)) => Ok(self.role(*role)),
-            _ => self.tuple.values().nth(index).map_or(Ok(None), text),
+        match self.near.get(index) {
+            Some(value) => text(*value),
+            None => self.tuple.values().nth(index).map_or(Ok(None), text),
         }
+    }
+
+    /// What identifies the event; `None` where nothing does.
+    pub fn event_id(&self) -> Option<&'a [u8]> {
+        self.role(Role::EventId).ok().flatten()
     }
 }
 

@@ -1,6 +1,6 @@
-//! Topic templates: `outbox.event.{aggregate_type}`; doubled braces are literal.
+//! Templates, mostly of topics: `outbox.event.{aggregate_type}`; doubled braces are literal.
 
-/// A piece of a topic's name.
+/// A piece of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     Literal(String),
@@ -13,17 +13,13 @@ pub struct Template(Vec<Part>);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTemplate {
-    #[error(
-        "topic template {0:?} opens a brace that it doesn't close; write {{{{ for a brace itself"
-    )]
+    #[error("template {0:?} opens a brace that it doesn't close; write {{{{ for a brace itself")]
     Open(String),
-    #[error(
-        "topic template {0:?} closes a brace that it didn't open; write }}}} for a brace itself"
-    )]
+    #[error("template {0:?} closes a brace that it didn't open; write }}}} for a brace itself")]
     Close(String),
-    #[error("topic template {0:?} names no column between its braces")]
+    #[error("template {0:?} names no column between its braces")]
     Unnamed(String),
-    #[error("the topic is empty")]
+    #[error("the template is empty")]
     Empty,
 }
 
@@ -67,11 +63,21 @@ impl Template {
         }
     }
 
+    /// The text of one column and nothing else.
+    pub fn column(name: &str) -> Self {
+        Template(vec![Part::Column(name.into())])
+    }
+
+    /// This text.
+    pub fn literal(text: &str) -> Self {
+        Template(vec![Part::Literal(text.into())])
+    }
+
     pub fn parts(&self) -> &[Part] {
         &self.0
     }
 
-    /// The columns that the topic's name is made from.
+    /// The columns that it names.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Column(name) => Some(name.as_str()),

@@ -20,6 +20,7 @@ pub mod server_error;
 pub mod setup;
 pub mod slot;
 pub mod sql;
+pub mod surroundings;
 pub mod table;
 pub mod tls;
 pub mod verdict;

@@ -99,6 +99,11 @@ impl<'a> Tuple<'a> {
         self.0
     }
 
+    /// How many values there are.
+    pub fn count(self) -> usize {
+        Reader::new("tuple", self.0).u16().unwrap_or(0).into()
+    }
+
     /// The values in the order of the relation's columns.
     pub fn values(self) -> impl Iterator<Item = Value<'a>> {
         let mut r = Reader::new("tuple", self.0);

@@ -98,10 +98,7 @@ pub async fn made(
     consistent_point: Lsn,
     next: Next,
 ) -> anyhow::Result<()> {
-    let fingerprint = facts
-        .publication
-        .as_ref()
-        .map(|p| p.fingerprint.to_string());
+    let fingerprint = facts.fingerprint().map(|print| print.to_string());
     let (database, system) = (&facts.database, &facts.server.system_identifier);
     let text = "WITH line AS (INSERT INTO walpost.timeline (slot, timeline) VALUES ($1, $7)
           ON CONFLICT (slot) DO UPDATE SET timeline = $7)
@@ -131,10 +128,7 @@ pub async fn made(
 
 /// The publication as it is now was reviewed by an operator.
 pub async fn accept(client: &Client, facts: &SlotFacts, names: &Names) -> anyhow::Result<()> {
-    let fingerprint = facts
-        .publication
-        .as_ref()
-        .map(|p| p.fingerprint.to_string());
+    let fingerprint = facts.fingerprint().map(|print| print.to_string());
     let text = "UPDATE walpost.slot SET publication = $2::jsonb, updated_at = pg_catalog.now()
         WHERE slot = $1";
     let values: &[(&(dyn ToSql + Sync), Type)] =

@@ -13,6 +13,7 @@ pub const MIGRATIONS: &[&str] = &[
     include_str!("../../sql/walpost-3.sql"),
     include_str!("../../sql/walpost-4.sql"),
     include_str!("../../sql/walpost-5.sql"),
+    include_str!("../../sql/walpost-6.sql"),
 ];
 
 /// What this binary works with.

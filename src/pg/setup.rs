@@ -7,13 +7,14 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::{Client, error::SqlState, types::Type};
 
 use crate::{
-    config::TableName,
+    config::{Outbox, Preset, TableName},
     error::{Exit, Stop},
+    outbox::mapping::Mapping,
     pg::{
         publication::{columns_are_there, create_publication},
         quote::{ident, table},
         schema,
-        slot::{Names, SlotFacts, facts},
+        slot::{Names, SlotFacts, Table, facts},
     },
     stop,
 };
@@ -88,27 +89,43 @@ pub async fn look_at_rest(client: &Client, names: &Names, role: &str) -> anyhow:
     }
 }
 
-/// The statements of `sql/outbox.sql` for this table.
-pub fn outbox_sql(outbox: &TableName, version_num: Option<i32>) -> String {
+/// The statements that make this table as its preset has it. An error where columns are mapped that
+/// it would not have.
+pub fn outbox_sql(outbox: &Outbox, version_num: Option<i32>) -> Result<String, Stop> {
+    let text = match outbox.preset {
+        Preset::Walpost => include_str!("../../sql/outbox.sql"),
+        Preset::Debezium => include_str!("../../sql/outbox-debezium.sql"),
+    };
+    let mapping = Mapping::new(outbox, 0)
+        .map_err(|problem| stop!(Exit::Usage, "{}: {}", table(&outbox.table), problem.message))?;
+    let makes = |column: &str| text.contains(&format!("\n  {column} "));
+    if let Some(column) = mapping.columns().find(|column| !makes(column)) {
+        return Err(stop!(
+            Exit::Usage,
+            "table {} does not exist, and its preset's table has no column {column}, which is mapped: make the table yourself",
+            table(&outbox.table)
+        ));
+    }
     // Time-ordered ids keep the unique index's writes together.
     let event_id = match version_num {
         Some(180_000..) => "pg_catalog.uuidv7()",
         _ => "pg_catalog.gen_random_uuid()",
     };
-    include_str!("../../sql/outbox.sql")
-        .replace("{table}", &table(outbox))
-        .replace("{event_id}", event_id)
+    Ok(text
+        .replace("{table}", &table(&outbox.table))
+        .replace("{event_id}", event_id))
 }
 
 pub async fn create_table(
     client: &Client,
-    outbox: &TableName,
+    outbox: &Outbox,
     version_num: i32,
     place: &Place<'_>,
 ) -> anyhow::Result<()> {
     let made = client
-        .batch_execute(&outbox_sql(outbox, Some(version_num)))
+        .batch_execute(&outbox_sql(outbox, Some(version_num))?)
         .await;
+    let outbox = &outbox.table;
     made.map_err(|error| match error.code() {
         Some(&SqlState::INVALID_SCHEMA_NAME) => stop!(
             Exit::Usage,
@@ -124,19 +141,25 @@ pub async fn create_table(
     })
 }
 
-/// The table can be published from and has every column that becomes something.
+/// Each table that is there can be published from and has every column that becomes something.
 pub fn check_table(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
-    let Some(found) = &facts.table else {
-        return Ok(());
-    };
-    if !matches!(found.kind, 'r' | 'p') {
-        return Err(stop!(
-            Exit::Usage,
-            "{} is not a table, so nothing of it is in the log: set `outbox.table`",
-            table(&names.table)
-        ));
+    for (outbox, found) in names.tables.iter().zip(&facts.tables) {
+        let Some(found) = &found.table else { continue };
+        is_table(found, &outbox.table)?;
+        columns_are_there(found, outbox)?;
     }
-    columns_are_there(found, names)
+    Ok(())
+}
+
+pub fn is_table(found: &Table, outbox: &TableName) -> Result<(), Stop> {
+    if matches!(found.kind, 'r' | 'p') {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "{} is not a table, so nothing of it is in the log: set `outbox.table`",
+        table(outbox)
+    ))
 }
 
 /// Rows are counted this far; counting on would take long on a large table.
@@ -174,12 +197,12 @@ pub async fn make_publication(
     names: &Names,
     place: &Place<'_>,
 ) -> anyhow::Result<()> {
-    let statement = create_publication(&names.publication, &names.table);
+    let statement = create_publication(names);
     client.batch_execute(&statement).await.map_err(|error| {
         unless_denied(error, &format!("make publication {}", names.publication), || {
             format!(
                 "let the owner of {}, who also needs `GRANT CREATE ON DATABASE {}`, run `{statement}`, then `walpost init` again",
-                table(&names.table),
+                names.listed(),
                 ident(place.database)
             )
         })

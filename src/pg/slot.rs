@@ -3,19 +3,19 @@
 
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio_postgres::{
     Client,
     types::{FromSql, Type},
 };
 
-use super::verdict::MISSED_AFTER;
 pub use super::verdict::verdict;
+use super::{quote::table, verdict::MISSED_AFTER};
 use crate::{
     config::{Config, TableName},
-    error::{Exit, Stop},
+    error::Stop,
     lsn::Lsn,
-    outbox::relation::Mapping,
-    stop,
+    outbox::mapping::{Mapping, mappings},
 };
 
 /// What the configuration calls the things that are watched.
@@ -23,31 +23,56 @@ use crate::{
 pub struct Names {
     pub slot: String,
     pub publication: String,
-    pub table: TableName,
-    /// The table's columns that become something, by name.
-    pub columns: Vec<String>,
+    /// The outbox tables, in the order of the configuration.
+    pub tables: Vec<Outbox>,
     /// The slot is to be one that standbys keep in step.
     pub failover: bool,
 }
 
-impl Names {
-    /// Of a configuration that was loaded, so that has its one table.
-    pub fn of(config: &Config) -> Result<Names, Stop> {
-        let mapping = Mapping::new(&config.outbox[0])
-            .map_err(|error| stop!(Exit::Usage, "outbox.0.topic: {error}"))?;
+/// A configured table.
+#[derive(Clone, Debug)]
+pub struct Outbox {
+    pub table: TableName,
+    /// Its columns that become something, by name.
+    pub columns: Vec<String>,
+}
+
+impl Outbox {
+    fn of(mapping: &Mapping) -> Outbox {
         let mut columns: Vec<String> = Vec::new();
         for column in mapping.columns() {
             if !columns.iter().any(|c| c == column) {
                 columns.push(column.to_owned());
             }
         }
+        Outbox {
+            table: mapping.table.clone(),
+            columns,
+        }
+    }
+}
+
+impl Names {
+    /// Of a configuration that was loaded, so that has a table.
+    pub fn of(config: &Config) -> Result<Names, Stop> {
+        let mappings = mappings(config)?;
         Ok(Names {
             slot: config.postgres.slot.clone(),
             publication: config.postgres.publication.clone(),
-            table: mapping.table,
-            columns,
+            tables: mappings.iter().map(|mapping| Outbox::of(mapping)).collect(),
             failover: config.postgres.failover_slot,
         })
+    }
+
+    /// The tables' names as SQL and people read them.
+    pub fn tables(&self) -> Vec<String> {
+        let tables = self.tables.iter();
+        tables.map(|outbox| table(&outbox.table)).collect()
+    }
+
+    /// All of them in one text.
+    pub fn listed(&self) -> String {
+        self.tables().join(", ")
     }
 }
 
@@ -62,8 +87,8 @@ pub struct SlotFacts {
     pub slot: Option<Slot>,
     /// Who reads the slot.
     pub holder: Option<Holder>,
-    /// `None`: no table of that name in the database.
-    pub table: Option<Table>,
+    /// The configured tables, in the order of `Names`.
+    pub tables: Vec<Found>,
     /// `None`: no publication of that name in the database.
     pub publication: Option<Publication>,
     /// Of the `walpost` schema; `None` where `init` never ran.
@@ -124,6 +149,15 @@ pub struct Holder {
     pub sync_state: Option<String>,
 }
 
+/// What there is of a configured table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Found {
+    /// `None`: no table of that name in the database.
+    pub table: Option<Table>,
+    /// `None` without a publication.
+    pub published: Option<Published>,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub struct Table {
     pub oid: u32,
@@ -153,7 +187,12 @@ pub struct Publication {
     pub via_root: bool,
     /// Publishes stored generated columns (`publish_generated_columns`, PostgreSQL 18+).
     pub generated: bool,
-    /// Has our table in it, by name, by schema or with all.
+}
+
+/// The publication's hold on one table.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Published {
+    /// Has the table in it, by name, by schema or with all.
     pub names_table: bool,
     /// Has a table in it that ours is a partition of.
     pub names_root: bool,
@@ -162,7 +201,7 @@ pub struct Publication {
     /// The column list's names.
     pub columns: Option<Vec<String>>,
     /// Changes when anybody touches the publication's hold on the table, even if it is put back.
-    pub fingerprint: serde_json::Value,
+    pub fingerprint: Value,
 }
 
 /// Our row in `walpost.slot`; a column that another version of the schema lacks is `None`.
@@ -176,7 +215,7 @@ pub struct Record {
     pub plugin: Option<String>,
     pub consistent_point: Option<Lsn>,
     /// The fingerprint when `init` looked.
-    pub publication: Option<serde_json::Value>,
+    pub publication: Option<Value>,
     pub life: Option<i32>,
     pub epoch: Option<i64>,
     pub confirmed_lsn: Option<Lsn>,
@@ -193,6 +232,23 @@ impl Record {
 }
 
 impl SlotFacts {
+    /// Of the publication's hold on all the tables: changes when anybody touches it. `None` without
+    /// a publication.
+    pub fn fingerprint(&self) -> Option<Value> {
+        let published = |found: &Found| Some(found.published.as_ref()?.fingerprint.clone());
+        let mut prints = self
+            .tables
+            .iter()
+            .map(published)
+            .collect::<Option<Vec<_>>>()?;
+        if prints.len() == 1 {
+            return prints.pop();
+        }
+        // The order of the configuration is of no matter.
+        prints.sort_by_key(|print| print["table"].as_u64());
+        Some(Value::Array(prints))
+    }
+
     /// WAL written since the confirmed position, in bytes.
     pub fn confirmed_lag_bytes(&self) -> Option<u64> {
         self.behind(self.slot.as_ref()?.confirmed_flush_lsn?)
@@ -219,15 +275,19 @@ impl SlotFacts {
 /// promotion.
 pub async fn facts(client: &Client, names: &Names) -> Result<SlotFacts, tokio_postgres::Error> {
     let text = query(&shape(client).await?);
-    let TableName { schema, name } = &names.table;
+    let (schemas, tables): (Vec<_>, Vec<_>) = names
+        .tables
+        .iter()
+        .map(|outbox| (outbox.table.schema.as_str(), outbox.table.name.as_str()))
+        .unzip();
     let row = client
         .query_typed(
             &text,
             &[
                 (&names.slot, Type::TEXT),
                 (&names.publication, Type::TEXT),
-                (schema, Type::TEXT),
-                (name, Type::TEXT),
+                (&schemas, Type::TEXT_ARRAY),
+                (&tables, Type::TEXT_ARRAY),
             ],
         )
         .await?;
@@ -276,15 +336,15 @@ fn query(shape: &Shape) -> String {
             "pg_catalog.pg_get_expr(r.prqual, r.prrelid)",
             "(SELECT pg_catalog.jsonb_agg(a.attname ORDER BY a.attnum) FROM pg_catalog.pg_attribute a
               WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs::int2[]))",
-            "SELECT n.oid, n.xmin::text AS version, n.pnnspid AS schema
+            "SELECT DISTINCT line.number, n.oid, n.xmin::text AS version, n.pnnspid AS schema
              FROM pub JOIN pg_catalog.pg_publication_namespace n ON n.pnpubid = pub.oid
-             WHERE n.pnnspid IN (SELECT relnamespace FROM line)",
+               JOIN line ON line.relnamespace = n.pnnspid",
         )
     } else {
         (
             "NULL::text",
             "NULL::jsonb",
-            "SELECT NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
+            "SELECT NULL::bigint AS number, NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
     // Older servers do not notice that a table became a partition: those that were not made as one
@@ -296,7 +356,7 @@ fn query(shape: &Shape) -> String {
             ", 'attached', (SELECT pg_catalog.json_object_agg(a.attrelid, a.attrelid::pg_catalog.regclass::text)
                FROM tab, pg_catalog.pg_partition_tree(tab.oid) t
                  JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = -1
-               WHERE tab.relkind = 'p' AND t.parentrelid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute c
+               WHERE tab.number = w.number AND tab.relkind = 'p' AND t.parentrelid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute c
                  WHERE c.attrelid = a.attrelid AND c.attnum > 0 AND c.xmin = a.xmin AND c.cmin = a.cmin))"
         }
     };

@@ -1,6 +1,9 @@
 //! May the publisher read this slot? What is lost or waiting, and the command that mends it.
 
+use serde_json::Value;
+
 use crate::{
+    config::TableName,
     error::{Exit, Stop},
     lsn::Lsn,
     pg::{
@@ -20,11 +23,16 @@ use crate::{
 pub fn verdict(facts: &SlotFacts, names: &Names) -> Result<Vec<String>, Stop> {
     let record = initialised(facts, names)?;
     let slot = slot(facts, names, record)?;
-    let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
+    tables(facts, names)?;
     let publication = publication(facts, names)?;
-    columns_are_there(found, names)?;
-    covers(publication, found, names, facts.server.version_num)?;
-    unchanged(publication, record, slot, names)?;
+    for (found, outbox) in facts.tables.iter().zip(&names.tables) {
+        found
+            .table
+            .as_ref()
+            .map_or(Ok(()), |table| columns_are_there(table, outbox))?;
+    }
+    covers(facts, names)?;
+    unchanged(facts, record, slot, names)?;
     not_waited_for(facts, names)?;
     possible_failover(facts, names)?;
     Ok(pressure(slot, names)
@@ -144,11 +152,20 @@ pub fn ours(slot: &Slot, database: &str, name: &str) -> Result<(), Stop> {
     }
 }
 
-pub fn missing_table(names: &Names) -> Stop {
-    let outbox = table(&names.table);
+/// Each configured table exists.
+pub fn tables(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+    let mut tables = names.tables.iter().zip(&facts.tables);
+    match tables.find(|(_, found)| found.table.is_none()) {
+        None => Ok(()),
+        Some((outbox, _)) => Err(missing_table(&outbox.table)),
+    }
+}
+
+pub fn missing_table(outbox: &TableName) -> Stop {
     stop!(
         Exit::Usage,
-        "table {outbox} does not exist: set `outbox.table`, or let `walpost init --create-table` make it"
+        "table {} does not exist: set `outbox.table`, or let `walpost init --create-table` make it",
+        table(outbox)
     )
 }
 
@@ -160,7 +177,7 @@ pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Public
              `{}`; rows that were written without it are not in the stream",
             names.publication,
             facts.database,
-            create_publication(&names.publication, &names.table)
+            create_publication(names)
         )
     })
 }
@@ -171,8 +188,8 @@ pub const MISSED_AFTER: &str = "missed_after";
 
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(
-    publication: &Publication,
+pub fn unchanged(
+    facts: &SlotFacts,
     record: &Record,
     slot: &Slot,
     names: &Names,
@@ -186,19 +203,20 @@ fn unchanged(
             recover()
         ));
     }
-    if let Some(tables) = attached_since(record, publication) {
+    let now = facts.fingerprint();
+    if let Some(tables) = attached_since(record, now.as_ref()) {
         return Err(stop!(
             Exit::Slot,
             "{tables} became a partition of table {}: a stream of PostgreSQL 14 leaves out rows of a table that was written to before \
              that. Nothing behind {} is confirmed. If it never was, `walpost init --accept-publication`; otherwise `walpost recover`, \
              which publishes what the table holds and the topics lack",
-            table(&names.table),
+            names.listed(),
             slot.confirmed_flush_lsn
                 .map_or("the slot's position".into(), |lsn| lsn.to_string()),
         ));
     }
     match &record.publication {
-        Some(was) if without_attached(was) != without_attached(&publication.fingerprint) => {
+        Some(was) if Some(without_attached(was)) != now.as_ref().map(without_attached) => {
             Err(stop!(
                 Exit::Slot,
                 "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
@@ -215,23 +233,42 @@ fn unchanged(
 }
 
 /// Partitions come and go; all else of a fingerprint stays as it was.
-fn without_attached(fingerprint: &serde_json::Value) -> serde_json::Value {
+fn without_attached(fingerprint: &Value) -> Value {
     let mut rest = fingerprint.clone();
-    if let Some(rest) = rest.as_object_mut() {
-        rest.remove("attached");
+    let of_tables = match &mut rest {
+        Value::Array(tables) => tables.as_mut_slice(),
+        one => std::slice::from_mut(one),
+    };
+    for table in of_tables.iter_mut().filter_map(Value::as_object_mut) {
+        table.remove("attached");
     }
     rest
 }
 
 /// Tables that were attached as partitions since the fingerprint was recorded, where that matters.
-fn attached_since(record: &Record, publication: &Publication) -> Option<String> {
-    let was = record.publication.as_ref()?.get("attached")?;
-    let now = publication.fingerprint.get("attached")?.as_object()?;
-    let new = now
-        .iter()
-        .filter(|(oid, _)| was.get(oid).is_none())
-        .filter_map(|(_, name)| name.as_str());
-    let new: Vec<_> = new.collect();
+fn attached_since(record: &Record, now: Option<&Value>) -> Option<String> {
+    // OID → name, of all the tables.
+    let attached = |fingerprint: &Value| {
+        let of_tables = match fingerprint {
+            Value::Array(tables) => tables.clone(),
+            one => vec![one.clone()],
+        };
+        let mut all = serde_json::Map::new();
+        for table in of_tables {
+            all.extend(
+                table
+                    .get("attached")
+                    .and_then(Value::as_object)
+                    .cloned()
+                    .unwrap_or_default(),
+            );
+        }
+        all
+    };
+    let was = attached(record.publication.as_ref()?);
+    let now = attached(now?);
+    let new = now.iter().filter(|(oid, _)| !was.contains_key(*oid));
+    let new: Vec<_> = new.filter_map(|(_, name)| name.as_str()).collect();
     (!new.is_empty()).then(|| new.join(", "))
 }
 
@@ -261,7 +298,7 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
 }
 
 /// As a synchronous standby we would keep the application's commits waiting.
-fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+pub fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     let holder = facts.holder.as_ref();
     let application = format!("walpost:{}", names.slot);
     let waited_for = match holder.and_then(|h| h.sync_state.as_deref()) {
@@ -306,7 +343,7 @@ pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
     names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
 }
 
-fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+pub fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
     lacks_failover(facts, names).then(|| {
         format!(
             "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
@@ -317,7 +354,7 @@ fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
 }
 
 /// The slot comes near the limit at which the server drops its WAL.
-fn pressure(slot: &Slot, names: &Names) -> Option<String> {
+pub fn pressure(slot: &Slot, names: &Names) -> Option<String> {
     let left = slot.safe_wal_size.unwrap_or(0).max(0);
     match (slot.wal_status.as_deref()?, slot.safe_wal_size) {
         ("unreserved", _) => Some(format!(

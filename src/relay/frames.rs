@@ -1,6 +1,6 @@
 //! What the stream brings: messages → the ledger's rows and boundaries.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use anyhow::anyhow;
 use bytes::Bytes;
@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     error::{Exit, Failure, Stop},
-    outbox::relation::Table,
+    outbox::{
+        message,
+        relation::{Shape, Table},
+    },
     pg::{
         message::ServerMessage,
         pgoutput::{Change, Tuple},
@@ -109,13 +112,19 @@ impl Relay {
                 wal_start, data, ..
             } => {
                 let change = Change::parse(data).map_err(|e| misread(&e))?;
-                if let Change::Insert { relation, tuple } = change {
-                    if !self.on_insert(relation, tuple)? {
-                        session.held = Some(frame);
-                        return Ok(());
-                    }
-                } else {
-                    self.on_change(change)?;
+                let has_room = match change {
+                    Change::Insert { relation, tuple } => self.on_insert(relation, tuple)?,
+                    Change::Message {
+                        transactional: true,
+                        prefix: message::PREFIX,
+                        content,
+                        ..
+                    } => self.on_message(content)?,
+                    other => self.on_change(other).map(|()| true)?,
+                };
+                if !has_room {
+                    session.held = Some(frame);
+                    return Ok(());
                 }
                 self.ledger.receive(wal_start);
                 Ok(())
@@ -141,15 +150,35 @@ impl Relay {
         let position = self.ledger.next_position().map_err(|e| misread(&e))?;
         // Read again, and kept already.
         if let Some(shape) = shape.filter(|_| !self.sender.parking.is_known(position)) {
-            if self.ledger.rows() == 0 {
-                self.state.lock().last_progress = Instant::now();
-            }
-            self.ledger
-                .open_row(shape, tuple.bytes().into())
-                .map_err(|e| misread(&e))?;
-            self.sender.pump(&mut self.ledger, self.now);
+            self.open_row(shape, tuple.bytes().into())?;
         }
         Ok(true)
+    }
+
+    /// A message of walpost's prefix is a row where an outbox takes messages. `false`: it has no room.
+    fn on_message(&mut self, content: &[u8]) -> Result<bool, Failure> {
+        if self.relations.messages().is_some() && !self.ledger.has_room(content.len()) {
+            return Ok(false);
+        }
+        let position = self.ledger.next_position().map_err(|e| misread(&e))?;
+        if let Some(messages) = self.relations.messages()
+            && !self.sender.parking.is_known(position)
+        {
+            let (shape, tuple) = messages.row(content);
+            self.open_row(shape, tuple)?;
+        }
+        Ok(true)
+    }
+
+    fn open_row(&mut self, shape: Arc<Shape>, tuple: Box<[u8]>) -> Result<(), Failure> {
+        if self.ledger.rows() == 0 {
+            self.state.lock().last_progress = Instant::now();
+        }
+        self.ledger
+            .open_row(shape, tuple)
+            .map_err(|e| misread(&e))?;
+        self.sender.pump(&mut self.ledger, self.now);
+        Ok(())
     }
 
     pub(super) fn on_change(&mut self, change: Change<'_>) -> Result<(), Failure> {

@@ -20,7 +20,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire for S {}
 pub struct Start {
     /// Where the slot stands.
     pub confirmed: Lsn,
-    pub table_oid: u32,
+    /// Of the configured tables, in their order.
+    pub table_oids: Vec<u32>,
     pub types: Types,
     pub epoch: i64,
     /// What is known of dead letters.

@@ -13,7 +13,7 @@ use crate::{
     lsn::{Lsn, PgTime, Position},
     outbox::{
         event_ids::EventIds,
-        relation::{Role, Shape},
+        relation::Shape,
         row::{Origin, OutboxRow, Reread},
     },
     pg::{pgoutput::Tuple, table::Rows},
@@ -30,6 +30,8 @@ pub struct Backfill<'a> {
     pub reread: Reread,
     /// Where the slot begins; rows are numbered from here.
     pub at: Lsn,
+    /// How many were numbered before, of other tables.
+    pub numbered: u64,
     /// What makes these rows be published again after a stop.
     pub command: &'a str,
 }
@@ -96,7 +98,7 @@ impl Relay {
     fn open(&mut self, from: &Backfill<'_>, number: u64, tuple: Vec<u8>) {
         let position = Position {
             commit: from.at,
-            ordinal: u32::try_from(number).unwrap_or(u32::MAX),
+            ordinal: u32::try_from(from.numbered + number).unwrap_or(u32::MAX),
         };
         let (origin, shape) = (Origin::Table(from.reread), from.shape.clone());
         let tuple = tuple.into();
@@ -125,7 +127,7 @@ impl Relay {
 
 fn is_known(from: &Backfill<'_>, tuple: &[u8]) -> bool {
     let row = OutboxRow::new(&from.shape, Tuple::from_bytes(tuple)).ok();
-    let id = row.and_then(|row| row.role(Role::EventId));
+    let id = row.and_then(|row| row.event_id());
     id.is_some_and(|id| from.except.contains(id))
 }
 

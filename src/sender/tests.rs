@@ -12,10 +12,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::{DeadLetters, Format, OnPoison, Outbox, Preset, TableName},
-    kafka::topics::Limit,
+    config::DeadLetters,
+    kafka::{
+        context::{Outcome, Settled, Source},
+        topics::Limit,
+    },
     lsn::{Lsn, PgTime},
-    outbox::relation::{Mapping, Relations, Role, Shape, Table},
+    outbox::relation::{Relations, Role, Shape, Table},
     pg::pgoutput::{Column, Relation},
 };
 
@@ -348,21 +351,17 @@ impl Run {
 }
 
 fn shape() -> Arc<Shape> {
-    let outbox = Outbox {
-        table: TableName {
-            schema: "s".into(),
-            name: "t".into(),
-        },
-        preset: Preset::Walpost,
-        topic: "{aggregate_type}".into(),
-        key: "aggregate_id".into(),
-        format: Format::Raw,
-        on_poison: OnPoison::Stop,
-        order_by: "seq".into(),
-    };
-    let mut relations = Relations::new(Mapping::new(&outbox).unwrap(), 1);
+    shape_of("stop").0
+}
+
+/// The shape of table `s.t`, whose topic is its aggregate type.
+pub(super) fn shape_of(on_poison: &str) -> (Arc<Shape>, Relations) {
+    let mapping = crate::outbox::tests::mapping(&format!(
+        "table = \"s.t\"\ntopic = \"{{aggregate_type}}\"\non_poison = \"{on_poison}\"",
+    ));
+    let mut relations = Relations::new(vec![mapping]);
     let column = |role: Role| Column {
-        name: role.column().into(),
+        name: role.name().into(),
         type_oid: 25,
     };
     let (namespace, name) = ("s".into(), "t".into());
@@ -376,10 +375,10 @@ fn shape() -> Arc<Shape> {
     let Some(Table::Ours(shape)) = relations.table(1) else {
         panic!()
     };
-    shape.clone()
+    (shape.clone(), relations)
 }
 
-fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
+pub(super) fn tuple(topic: &str, key: Option<&str>, payload: &str) -> Vec<u8> {
     let mut bytes = (Role::ALL.len() as u16).to_be_bytes().to_vec();
     for role in Role::ALL {
         let text = match role {
@@ -437,7 +436,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// Whatever fails: every event before the first guilty one arrives, first arrivals of a key are
     /// in commit order, and of the guilty one's key nothing behind it arrives.

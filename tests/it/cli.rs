@@ -11,21 +11,18 @@ fn usage() {
             "init",
             "run",
             "status",
+            "dead-letters",
             "--config",
             "--log-format",
             "--log-level",
         ],
     );
-    for later in [
-        "dead-letters",
-        "replay",
-        "preview",
-        "cleanup",
-        "audit",
-        "consume",
-    ] {
+    for later in ["replay", "cleanup", "audit", "consume"] {
         assert!(
-            !help.out.contains(later),
+            !help
+                .out
+                .lines()
+                .any(|line| line.trim_start().starts_with(later)),
             "{later} is in --help and does not exist"
         );
     }

@@ -106,7 +106,7 @@ fn init_and_uninstall_tell_what_they_did_as_one_object() {
     let made = walpost.command(&["init", "--json"]).expect(0, &[]).json();
     let at = scene.confirmed().to_string();
     let wanted = serde_json::json!({
-        "slot": scene.tag, "publication": scene.tag, "table": "public.outbox", "state": "ready", "life": 1,
+        "slot": scene.tag, "publication": scene.tag, "tables": ["public.outbox"], "state": "ready", "life": 1,
         "consistent_point": at, "confirmed_lsn": at, "changed": true, "published_rows": null, "left_out_rows": 2,
     });
     assert_eq!(made, wanted);

@@ -148,6 +148,26 @@ fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
 }
 
 #[test]
+fn a_topic_that_takes_less_than_the_smallest_usual_batch_gets_smaller_ones() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "4000")]);
+    let mut walpost = scene.walpost();
+    walpost.set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.sql.run(&scene.rows("a", 2_000, 1_000));
+    scene.judge_once(2_000);
+    assert!(
+        run.says("batch_size=2000") || run.says("batch_size=4000"),
+        "{}",
+        run.log()
+    );
+    scene.sql.run(&scene.rows("a", 2_000, 1_000));
+    scene.judge_once(4_000);
+    run.assert_alive();
+}
+
+#[test]
 fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
     let scene = Scene::new();
     scene.create_topic("order", 3, &[("max.message.bytes", "20000")]);
@@ -167,7 +187,8 @@ fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
 fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
     for headers in ["'[1, 2]'", "'\"text\"'", "'null'"] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         scene.observe();
         let mut run = scene.started(&walpost);
         let good = scene.insert("a", 3);
@@ -193,7 +214,8 @@ fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
 fn a_topic_name_that_kafka_cannot_have_stops_it() {
     for name in ["a b/c".to_owned(), "x".repeat(300)] {
         let scene = Scene::new();
-        let walpost = scene.ready(1);
+        let mut walpost = scene.ready(1);
+        walpost.set("outbox.on_poison", "stop");
         let mut run = scene.started(&walpost);
         let bad = scene.insert_row(&[("aggregate_type", &quote(Some(&name)))]);
         run.expect_end(5, &[&bad, "topic"], 30);
@@ -204,7 +226,8 @@ fn a_topic_name_that_kafka_cannot_have_stops_it() {
 #[test]
 fn a_time_too_far_ahead_for_the_broker_stops_it() {
     let scene = Scene::new();
-    let walpost = scene.ready(1);
+    let mut walpost = scene.ready(1);
+    walpost.set("outbox.on_poison", "stop");
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
     let bad = scene.insert_row(&[("occurred_at", "now() + interval '2 days'")]);

@@ -367,9 +367,9 @@ fn rows_that_are_gone_are_counted_and_named_and_told_as_json_on_every_version() 
     scene
         .sql
         .run(&format!("BEGIN; {}; ROLLBACK", scene.row(&[])));
-    let gone = serde_json::json!({
-        "column": "seq", "from": 1, "to": 11, "without_row": 3, "ranges": [[7, 7], [10, 11]],
-    });
+    let gone = serde_json::json!([{
+        "table": "public.outbox", "column": "seq", "from": 1, "to": 11, "without_row": 3, "ranges": [[7, 7], [10, 11]],
+    }]);
     let output = walpost.command(&["recover", "--dry-run", "--json"]);
     let told = output
         .expect(0, &["at most 3", "7, 10-11", "rolled back"])

@@ -20,7 +20,8 @@ const SHORT: u64 = 100;
 impl Desk {
     pub(super) async fn list(&self, options: &List) -> anyhow::Result<Exit> {
         let mut selection = self.selection(&options.selectors);
-        let short = !options.json && selection.limit.is_none() && !options.selectors.all;
+        let asked = options.selectors.all || !options.selectors.ids.is_empty();
+        let short = !options.json && selection.limit.is_none() && !asked;
         if short {
             // One more tells whether that is all.
             selection.limit = Some(SHORT + 1);

@@ -4,10 +4,7 @@ use serde::Serialize;
 
 use crate::{
     lsn::Lsn,
-    pg::{
-        quote::table,
-        slot::{Names, SlotFacts},
-    },
+    pg::slot::{Names, SlotFacts},
 };
 
 /// What `--json` prints.
@@ -15,7 +12,7 @@ use crate::{
 pub(super) struct Initialised<'a> {
     slot: &'a str,
     publication: &'a str,
-    table: String,
+    tables: Vec<String>,
     state: Option<String>,
     life: Option<i32>,
     /// Rows committed after it are in the slot.
@@ -30,10 +27,10 @@ pub(super) struct Initialised<'a> {
 pub(super) struct Did {
     /// `false`: all was there before.
     pub changed: bool,
-    /// Rows of the table that were published; `null` when that was not asked for.
+    /// Rows of the tables that were published; `null` when that was not asked for.
     pub published_rows: Option<u64>,
-    /// Rows of the table that are older than the slot and are not published, counted to a million;
-    /// `null` when they were not looked at.
+    /// Rows of the tables that are older than the slot and are not published, each table's counted
+    /// to a million; `null` when they were not looked at.
     pub left_out_rows: Option<i64>,
 }
 
@@ -44,7 +41,7 @@ impl<'a> Initialised<'a> {
         Initialised {
             slot: &names.slot,
             publication: &names.publication,
-            table: table(&names.table),
+            tables: names.tables(),
             state: record.map(|record| record.state.clone()),
             life: record.and_then(|record| record.life),
             consistent_point: record.and_then(|record| record.consistent_point),

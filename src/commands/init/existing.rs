@@ -8,7 +8,6 @@ use crate::{
     lsn::Lsn,
     outbox::{event_ids::EventIds, row::Reread},
     pg::{
-        quote::table,
         record,
         slot::SlotFacts,
         table::Reader,
@@ -17,23 +16,25 @@ use crate::{
 };
 
 pub struct Existing {
-    reader: Reader,
+    readers: Vec<Reader>,
     backfill: Backfill,
 }
 
 impl Existing {
     /// What publishing takes is there, before anything is made.
     pub async fn open(init: &Init, config: &Config) -> anyhow::Result<Existing> {
-        Ok(Existing {
-            reader: Reader::open(&init.conninfo, &config.outbox[0], "walpost:init").await?,
-            backfill: Backfill::new(config, &init.conninfo, "walpost init --include-existing")?,
-        })
+        let command = "walpost init --include-existing";
+        let backfill = Backfill::new(config, &init.conninfo, command)?;
+        let readers = backfill.readers("walpost:init").await?;
+        Ok(Existing { readers, backfill })
     }
 
     /// As of the slot's beginning: what is not among these rows is in the slot.
     pub async fn publish(&mut self, init: &Init, made: Beginning) -> anyhow::Result<u64> {
         let snapshot = made.snapshot.as_ref();
-        self.reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+        for reader in &self.readers {
+            reader.begin(snapshot.map(|s| s.name.as_str())).await?;
+        }
         let at = made.at;
         drop(made);
         self.rows(init, at).await
@@ -55,29 +56,35 @@ impl Existing {
             return Err(held(name, facts).into());
         }
         record::again(&init.client, name).await?;
-        self.reader.begin(None).await?;
+        for reader in &self.readers {
+            reader.begin(None).await?;
+        }
         let at = record.consistent_point.or(slot.confirmed_flush_lsn);
         self.rows(init, at.unwrap_or(Lsn::ZERO)).await
     }
 
     async fn rows(&mut self, init: &Init, at: Lsn) -> anyhow::Result<u64> {
         self.backfill.listen()?;
-        let rows = self
-            .backfill
-            .publish(Publish {
-                reader: &self.reader,
-                since: None,
-                except: &EventIds::default(),
-                reread: Reread::Backfill,
-                at,
-                total: self.reader.count(None).await?,
-                owner: record::owner(&init.client, &init.names.slot).await?,
-            })
-            .await?;
+        let mut rows = 0;
+        for reader in &self.readers {
+            rows += self
+                .backfill
+                .publish(Publish {
+                    reader,
+                    since: None,
+                    except: &EventIds::default(),
+                    reread: Reread::Backfill,
+                    at,
+                    numbered: rows,
+                    total: reader.count(None).await?,
+                    owner: record::owner(&init.client, &init.names.slot).await?,
+                })
+                .await?;
+        }
         record::finished(&init.client, &init.names.slot).await?;
         init.out.say(&format!(
             "published {rows} rows that {} held; slot {} is ready",
-            table(&init.names.table),
+            init.names.listed(),
             init.names.slot
         ))?;
         Ok(rows)

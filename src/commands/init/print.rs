@@ -2,10 +2,12 @@
 
 use crate::{
     cli::Who,
+    config::Config,
+    error::Stop,
     pg::{
         conninfo::ConnInfo,
         publication::create_publication,
-        quote::{ident, literal, table},
+        quote::{ident, literal},
         setup::{outbox_sql, schema_sql},
         slot::Names,
     },
@@ -14,13 +16,26 @@ use crate::{
 /// A script for psql, in the order that matters: a slot knows only publications that were there
 /// when it was made. `walpost init` afterwards takes over what the script made. With `only`, the
 /// part of the one who has the rights for it.
-pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool, only: Option<Who>) -> String {
+pub fn script(
+    config: &Config,
+    names: &Names,
+    conninfo: &ConnInfo,
+    create_table: bool,
+    only: Option<Who>,
+) -> Result<String, Stop> {
+    let mut schemas: Vec<_> = names
+        .tables
+        .iter()
+        .map(|outbox| ident(&outbox.table.schema))
+        .collect();
+    schemas.sort();
+    schemas.dedup();
     let fill = |text: &str| {
         let filled = text
             .replace("{role}", &ident(&conninfo.user))
             .replace("{database}", &ident(&conninfo.database))
-            .replace("{schema}", &ident(&names.table.schema))
-            .replace("{table}", &table(&names.table));
+            .replace("{schema}", &schemas.join(", "))
+            .replace("{table}", &names.listed());
         filled.trim_end().to_owned()
     };
     let mut parts = vec![
@@ -39,20 +54,16 @@ pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool, only: Opti
             ),
         ),
     ];
-    if create_table {
-        parts.push((
-            Who::Owner,
-            format!(
-                "-- The outbox table.\n{}",
-                outbox_sql(&names.table, None).trim_end()
-            ),
-        ));
+    for outbox in config.outbox.iter().filter(|_| create_table) {
+        let table = outbox_sql(outbox, None)?;
+        let table = format!("-- The outbox table.\n{}", table.trim_end());
+        parts.push((Who::Owner, table));
     }
     parts.push((
         Who::Owner,
         format!(
             "-- The publication, in a transaction of its own, by the table's owner.\n{};",
-            create_publication(&names.publication, &names.table)
+            create_publication(names)
         ),
     ));
     parts.push((
@@ -63,6 +74,12 @@ pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool, only: Opti
             ident(&conninfo.user),
             schema_sql(0, true).join("\n\n")
         ),
+    ));
+    parts.push((
+        Who::Walpost,
+        include_str!("../../../sql/operators.sql")
+            .trim_end()
+            .to_owned(),
     ));
     // On older servers the parameter does not exist.
     let failover = match names.failover {
@@ -83,5 +100,5 @@ pub fn script(names: &Names, conninfo: &ConnInfo, create_table: bool, only: Opti
     ));
     let wanted = |(who, text)| only.is_none_or(|only| only == who).then_some(text);
     let parts: Vec<String> = parts.into_iter().filter_map(wanted).collect();
-    parts.join("\n\n")
+    Ok(parts.join("\n\n"))
 }

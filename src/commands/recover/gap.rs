@@ -2,7 +2,7 @@
 
 use super::Recovery;
 use crate::{
-    commands::init::{self, fingerprint, warn_all},
+    commands::init::{self, warn_all},
     error::Exit,
     lsn::Lsn,
     pg::{
@@ -11,7 +11,7 @@ use crate::{
         publication::{covers, wider},
         schema,
         slot::SlotFacts,
-        verdict::{self, initialised, missing_table, ours, unfinished, unmoved, verdict},
+        verdict::{self, initialised, ours, unfinished, unmoved, verdict},
     },
 };
 
@@ -53,7 +53,7 @@ impl Recovery<'_> {
                 if usable && record.confirmed_lsn.is_none() {
                     unfinished(record, &names.slot)?;
                 }
-                usable && record.publication.as_ref() == fingerprint(facts)
+                usable && record.publication == facts.fingerprint()
             }
             _ => {
                 return unfinished(record, &names.slot)
@@ -61,9 +61,9 @@ impl Recovery<'_> {
                     .map_err(Into::into);
             }
         };
-        let found = facts.table.as_ref().ok_or_else(|| missing_table(names))?;
+        verdict::tables(facts, names)?;
         let publication = verdict::publication(facts, names)?;
-        covers(publication, found, names, facts.server.version_num)?;
+        covers(facts, names)?;
         warn_all(wider(publication, names));
         if let Some(slot) = &facts.slot {
             ours(slot, &facts.database, &names.slot)?;

@@ -26,7 +26,8 @@ pub(super) struct Recovered<'a> {
     /// Those that were published, or with `--dry-run` would be; with `--accept-gap`, at most so
     /// many are left out.
     rows_missing: Option<u64>,
-    numbers: Option<Gone>,
+    /// Of the tables whose numbers could be counted.
+    numbers: Vec<Gone>,
     /// Where the new slot begins.
     consistent_point: Option<Lsn>,
 }
@@ -46,9 +47,31 @@ struct Since {
     at: Timestamp,
 }
 
+/// What tables and topics say together, of all tables.
+#[derive(Default)]
+pub(super) struct Found {
+    rows: u64,
+    known: u64,
+    missing: u64,
+    numbers: Vec<Gone>,
+}
+
+impl Found {
+    pub fn add(&mut self, survey: &Survey) {
+        self.rows += survey.rows;
+        self.known += survey.known;
+        self.missing += survey.missing();
+    }
+
+    pub fn gone(&mut self, gone: Option<Gone>) {
+        self.numbers.extend(gone);
+    }
+}
+
 /// Numbers of `order_by` that no row has: rows that are gone, or transactions that were rolled back.
 #[derive(Serialize)]
-pub(super) struct Gone {
+pub(in crate::commands) struct Gone {
+    table: String,
     column: String,
     from: i64,
     to: i64,
@@ -67,7 +90,7 @@ impl<'a> Recovered<'a> {
             rows: None,
             rows_in_topics: None,
             rows_missing: None,
-            numbers: None,
+            numbers: Vec::new(),
             consistent_point: None,
         }
     }
@@ -85,35 +108,24 @@ impl<'a> Recovered<'a> {
         }
     }
 
-    fn surveyed(self, survey: &Survey, numbers: Option<Numbers>) -> Self {
+    fn with(self, found: Found) -> Self {
         Recovered {
-            rows: Some(survey.rows),
-            rows_in_topics: Some(survey.known),
-            rows_missing: Some(survey.missing()),
-            numbers: numbers.map(Gone::from),
+            rows: Some(found.rows),
+            rows_in_topics: Some(found.known),
+            rows_missing: Some(found.missing),
+            numbers: found.numbers,
             ..self
         }
     }
 
-    pub fn would_publish(
-        recovery: &'a Recovery<'_>,
-        gap: &Gap,
-        survey: &Survey,
-        numbers: Option<Numbers>,
-    ) -> Self {
-        Self::of(recovery, Outcome::WouldPublish, gap).surveyed(survey, numbers)
+    pub fn would_publish(recovery: &'a Recovery<'_>, gap: &Gap, found: Found) -> Self {
+        Self::of(recovery, Outcome::WouldPublish, gap).with(found)
     }
 
-    pub fn published(
-        recovery: &'a Recovery<'_>,
-        gap: &Gap,
-        survey: &Survey,
-        numbers: Option<Numbers>,
-        at: Lsn,
-    ) -> Self {
+    pub fn published(recovery: &'a Recovery<'_>, gap: &Gap, found: Found, at: Lsn) -> Self {
         Recovered {
             consistent_point: Some(at),
-            ..Self::of(recovery, Outcome::Published, gap).surveyed(survey, numbers)
+            ..Self::of(recovery, Outcome::Published, gap).with(found)
         }
     }
 
@@ -126,9 +138,10 @@ impl<'a> Recovered<'a> {
     }
 }
 
-impl From<Numbers> for Gone {
-    fn from(numbers: Numbers) -> Gone {
+impl Gone {
+    pub fn of(table: String, numbers: Numbers) -> Gone {
         Gone {
+            table,
             column: numbers.column,
             from: numbers.from,
             to: numbers.to,
@@ -144,7 +157,7 @@ impl Recovery<'_> {
     }
 
     fn outbox(&self) -> String {
-        table(&self.init.names.table)
+        self.init.names.listed()
     }
 
     pub(super) fn describe(&self, gap: &Gap) -> anyhow::Result<()> {
@@ -176,9 +189,11 @@ impl Recovery<'_> {
         reader: &Reader,
         gap: &Gap,
         last: Option<i64>,
-    ) -> anyhow::Result<Option<Numbers>> {
-        let lost =
-            "rows that were deleted from the table before they were published cannot be recovered";
+    ) -> anyhow::Result<Option<Gone>> {
+        let outbox = table(&reader.shape.mapping.table);
+        let lost = format!(
+            "rows that were deleted from the table {outbox} before they were published cannot be recovered"
+        );
         match reader.numbers(gap.since.as_ref(), last).await? {
             Err(why) => {
                 self.say(&format!("{lost}, and cannot be counted: {why}"))?;
@@ -186,27 +201,27 @@ impl Recovery<'_> {
             }
             Ok(numbers) => {
                 self.say(&format!("{lost}: {}", counted(&numbers)))?;
-                Ok(Some(numbers))
+                Ok(Some(Gone::of(outbox, numbers)))
             }
         }
     }
 
-    pub(super) fn would_publish(&self, survey: &Survey) -> anyhow::Result<()> {
+    pub(super) fn would_publish(&self, found: &Found) -> anyhow::Result<()> {
         self.say(&format!(
             "`walpost recover` would make slot {} and publish {} rows of {}; {}",
             self.init.names.slot,
-            survey.missing(),
+            found.missing,
             self.outbox(),
-            in_topics(survey),
+            in_topics(found),
         ))?;
         self.say("nothing was changed")
     }
 
-    pub(super) fn published(&self, rows: u64, survey: &Survey, at: Lsn) -> anyhow::Result<()> {
+    pub(super) fn published(&self, rows: u64, found: &Found, at: Lsn) -> anyhow::Result<()> {
         self.say(&format!(
             "published {rows} rows of {}; {}. Slot {} is ready: `walpost run` goes on after {at}",
             self.outbox(),
-            in_topics(survey),
+            in_topics(found),
             self.init.names.slot,
         ))
     }
@@ -231,10 +246,10 @@ fn after(position: Lsn) -> String {
     }
 }
 
-fn in_topics(survey: &Survey) -> String {
+fn in_topics(found: &Found) -> String {
     format!(
         "{} of the {} looked at are in the topics already",
-        survey.known, survey.rows
+        found.known, found.rows
     )
 }
 
@@ -268,7 +283,8 @@ fn counted(numbers: &Numbers) -> String {
     text
 }
 
-fn named(ranges: &[(i64, i64)], missing: u64) -> String {
+/// The ranges, as far as they are known.
+pub(in crate::commands) fn named(ranges: &[(i64, i64)], missing: u64) -> String {
     let each: Vec<_> = ranges
         .iter()
         .map(|(first, last)| match last - first {

@@ -6,13 +6,14 @@ use anyhow::anyhow;
 use tokio_postgres::error::SqlState;
 use tracing::{debug, warn};
 
-use super::{Publisher, code};
+use super::Publisher;
 use crate::{
     error::{Exit, Failure, Stop},
     lsn::Lsn,
     pg::{
         lost::at_stake,
         publication::Missed,
+        server_error::ServerError,
         watch::{Answer, Question},
     },
     relay::Undecodable,
@@ -113,7 +114,7 @@ impl Publisher {
         let Failure::Passing(error) = failure else {
             return failure;
         };
-        if code(&error) != Some(SqlState::UNDEFINED_OBJECT) {
+        if ServerError::code_of(&error) != Some(SqlState::UNDEFINED_OBJECT) {
             return Failure::Passing(error);
         }
         match self.check().await {

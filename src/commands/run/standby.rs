@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use tokio_postgres::error::SqlState;
 use tracing::warn;
 
-use super::{Publisher, code};
+use super::Publisher;
 use crate::{
     error::Failure,
-    pg::{tls::Stream, wire::Replication},
+    pg::{server_error::ServerError, tls::Stream, wire::Replication},
     state::Role,
 };
 
@@ -28,21 +28,23 @@ enum Lock {
 }
 
 impl Publisher {
-    /// Both locks live and die with the replication connection: whoever streams holds them.
+    /// The locks live and die with the replication connection: whoever streams holds them. Tables in
+    /// the order of their OIDs, so that two publishers of several never wait for each other.
     pub(super) async fn take_locks(
         &mut self,
         connection: &mut Replication<Stream>,
-        table_oid: u32,
+        mut table_oids: Vec<u32>,
     ) -> Result<(), Failure> {
         let slot = crate::pg::quote::literal(&self.names.slot);
         let slot_key = format!("pg_catalog.hashtext('walpost.slot'), pg_catalog.hashtext({slot})");
-        // Keys are signed; an OID above 2^31 wraps around.
-        let table_key = format!(
-            "pg_catalog.hashtext('walpost'), {}",
-            table_oid.cast_signed()
-        );
         self.take_lock(connection, &slot_key, Lock::Slot).await?;
-        self.take_lock(connection, &table_key, Lock::Table).await
+        table_oids.sort_unstable();
+        for oid in table_oids {
+            // Keys are signed; an OID above 2^31 wraps around.
+            let key = format!("pg_catalog.hashtext('walpost'), {}", oid.cast_signed());
+            self.take_lock(connection, &key, Lock::Table).await?;
+        }
+        Ok(())
     }
 
     /// Asks again and again: a call that waits inside the server would hold back VACUUM.
@@ -70,8 +72,9 @@ impl Publisher {
                         .unwrap_or("another walpost that is about to stream".into())
                 ),
                 Lock::Table => format!(
-                    "table {}.{} is published by another walpost with another slot; our slot {} is not read meanwhile and retains WAL",
-                    names.table.schema, names.table.name, names.slot
+                    "table {} is published by another walpost with another slot; our slot {} is not read meanwhile and retains WAL",
+                    names.listed(),
+                    names.slot
                 ),
             };
             let due = match lock {
@@ -127,7 +130,9 @@ impl Publisher {
         loop {
             let started = connection.start_replication(&self.names.slot, &self.names.publication);
             match self.in_time(started).await {
-                Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
+                Err(Failure::Passing(error))
+                    if ServerError::code_of(&error) == Some(SqlState::OBJECT_IN_USE) =>
+                {
                     let reason = match self.holder() {
                         Some(holder) => {
                             format!("slot {} is held by {holder}", self.names.slot)

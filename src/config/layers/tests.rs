@@ -8,6 +8,10 @@ use crate::config::{Format, Guard, OnPoison, Preset, TableName};
 const OUTBOX: &str = "[[outbox]]\ntable = \"public.outbox\"\n";
 
 fn parse(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
+    parse_with_origins(text, env).map(|(config, _)| config)
+}
+
+fn parse_with_origins(text: &str, env: &[(&str, &str)]) -> Result<(Config, Vec<Setting>), String> {
     let env = env.iter().copied().collect();
     read(
         &Source {
@@ -20,6 +24,39 @@ fn parse(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
         assert_eq!(stop.exit, Exit::Usage);
         stop.to_string()
     })
+}
+
+#[test]
+fn each_value_is_told_with_its_place_and_no_secret_is() {
+    let text = "[postgres]\nurl = \"postgres://u:hunter2@h/d\"\nslot = \"a\"\n[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n\
+        [[outbox]]\ntable = \"t\"\ntopic = \"x\"\ncolumns = { headers = false, payload = \"body\" }\n\
+        [dead_letters]\nretry_after = [\"1m\", \"5m\"]\n";
+    let env = [
+        ("WALPOST_POSTGRES__SLOT", "b"),
+        ("KAFKA_BROKERS", "k:9092"),
+        ("WALPOST_KAFKA__PROPERTIES__SSL_KEY_PASSWORD", "hunter2"),
+    ];
+    let (_, settings) = parse_with_origins(text, &env).expect("a good configuration");
+    let mut told: Vec<_> = settings
+        .iter()
+        .map(|setting| format!("{} = {setting}", setting.key))
+        .collect();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "dead_letters.retry_after = [\"1m\", \"5m\"] (walpost.toml:11:15)",
+            "kafka.brokers = \"k:9092\" (KAFKA_BROKERS)",
+            "kafka.properties.sasl.password = set, and not shown (walpost.toml:5:19)",
+            "kafka.properties.ssl.key.password = set, and not shown (WALPOST_KAFKA__PROPERTIES__SSL_KEY_PASSWORD)",
+            "outbox.0.columns.headers = false (walpost.toml:9:23)",
+            "outbox.0.columns.payload = \"body\" (walpost.toml:9:40)",
+            "outbox.0.table = \"t\" (walpost.toml:7:9)",
+            "outbox.0.topic = \"x\" (walpost.toml:8:9)",
+            "postgres.slot = \"b\" (WALPOST_POSTGRES__SLOT)",
+            "postgres.url = set, and not shown (walpost.toml:2:7)",
+        ]
+    );
 }
 
 fn good(text: &str, env: &[(&str, &str)]) -> Config {
@@ -44,14 +81,15 @@ fn the_readme_lists_every_key_with_its_default() {
     for section in [
         "postgres",
         "[outbox]",
+        "outbox.columns",
         "kafka",
         "delivery",
         "dead_letters",
         "http",
     ] {
         let unknown = bad(&format!("{OUTBOX}[{section}]\n\"?\" = 0\n"), &[]);
-        for key in
-            candidates(&unknown).filter(|key| !matches!(*key, "properties" | "property_files"))
+        for key in candidates(&unknown)
+            .filter(|key| !matches!(*key, "properties" | "property_files" | "columns"))
         {
             assert!(
                 block.contains(&format!("\n{key} = ")),
@@ -235,7 +273,7 @@ fn errors_of_the_file_name_line_column_and_the_nearest_key() {
         ),
         (
             "[[outbox]]\ntable = \"a\"\npreset = \"nothing\"",
-            "walpost.toml:3:10: outbox.0.preset: unknown variant `nothing`, expected `walpost`".into(),
+            "walpost.toml:3:10: outbox.0.preset: unknown variant `nothing`, expected `walpost` or `debezium`".into(),
         ),
         ("[[outbox]]\ntopic = \"a\"\n", "walpost.toml:1:1: outbox.0: missing field `table`".into()),
         (
@@ -320,8 +358,12 @@ fn limits_name_the_place_too() {
             "walpost.toml:2:11: kafka.brokers: write host:port, several with commas",
         ),
         (
-            "[[outbox]]\ntable = \"b\"",
-            "walpost.toml:1:1: outbox: 2 tables; this version publishes exactly one",
+            "[[outbox]]\ntable = \"outbox\"",
+            "walpost.toml:4:9: outbox.1.table: table public.outbox is there already: each table once",
+        ),
+        (
+            "[[outbox]]\ntable = \"b\"\nmessages = true\n[[outbox]]\ntable = \"c\"\nmessages = true",
+            "walpost.toml:6:12: outbox.1.messages: messages of prefix `walpost` are mapped by one table alone, and an earlier one has `messages = true`",
         ),
     ] {
         assert_eq!(bad(&format!("{text}\n{OUTBOX}"), &[]), error, "{text}");
@@ -434,7 +476,7 @@ fn errors_of_a_variable_name_it_and_the_nearest() {
         (
             "WALPOST_OUTBOX__0__TABEL",
             "x",
-            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `key`, `format`, `on_poison`, `order_by`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
+            "outbox.0.tabel: unknown field `tabel`, expected one of `table`, `preset`, `topic`, `topic_column`, `topic_regex`, `topic_replacement`, `key`, `format`, `on_poison`, `order_by`, `messages`, `timestamp_column`, `tracing_column`, `tombstone_on_empty`, `expand_json`, `json_nulls`, `json_empty_arrays`, `cloudevents_source`, `additional`, `columns`; did you mean `WALPOST_OUTBOX__0__TABLE`?",
         ),
         (
             "WALPOST_OUTBOX__2__TABLE",

@@ -27,7 +27,7 @@ pub async fn count(
           FROM (SELECT status, pg_catalog.count(*) AS letters FROM walpost.dead_letter WHERE slot = $1 GROUP BY status) AS by_status),
         (SELECT pg_catalog.count(*) FROM (SELECT FROM walpost.dead_letter
           WHERE slot = $1 AND status IN ('pending', 'replaying', 'held', 'dead') AND key IS NOT NULL AND position_lsn IS NOT NULL
-          GROUP BY outbox, topic, key HAVING $2 OR pg_catalog.bool_or(status = 'held')) AS keys)";
+          GROUP BY outbox, topic, key HAVING $2 OR pg_catalog.bool_or(status = 'held' OR held_behind IS NOT NULL)) AS keys)";
     let holds = on_poison == OnPoison::HoldKey;
     let values: &[(&(dyn ToSql + Sync), Type)] = &[(&slot, Type::TEXT), (&holds, Type::BOOL)];
     let rows = match client.query_typed(text, values).await {

@@ -1,5 +1,6 @@
 //! One letter: the columns of `walpost.dead_letter`, and how they are written as JSON.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use serde_json::Value;
@@ -130,8 +131,7 @@ fn bytes<M: SerializeMap>(map: &mut M, name: &str, bytes: Option<&[u8]>) -> Resu
         None => map.serialize_entry(name, &None::<&str>),
         Some((Ok(text), _)) => map.serialize_entry(name, text),
         Some((Err(_), bytes)) => {
-            let coded = openssl::base64::encode_block(bytes);
-            map.serialize_entry(&format!("{name}_base64"), &coded)
+            map.serialize_entry(&format!("{name}_base64"), &STANDARD.encode(bytes))
         }
     }
 }

@@ -83,3 +83,28 @@ pub fn trouble(error: tokio_postgres::Error, info: &ConnInfo) -> anyhow::Error {
     };
     stop.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    /// The README's chapter can't fall behind.
+    #[test]
+    fn the_readme_has_every_status_and_the_rights_that_are_printed() {
+        let readme = include_str!("../../../README.md");
+        for status in Status::value_variants() {
+            let row = format!("\n| `{}` | ", status.name());
+            assert!(readme.contains(&row), "{row}");
+        }
+        let rights = include_str!("../../../sql/operators.sql");
+        let grants = rights
+            .lines()
+            .filter_map(|line| line.strip_prefix("-- GRANT"));
+        assert_eq!(grants.clone().count(), 3);
+        for grant in grants {
+            assert!(readme.contains(&format!("\nGRANT{grant}\n")), "{grant}");
+        }
+    }
+}

@@ -18,9 +18,9 @@ pub fn good() -> serde_json::Value {
         "slot": {"slot_name": "walpost", "plugin": "pgoutput", "slot_type": "logical", "database": "app", "active": true, "active_pid": 7,
             "restart_lsn": "0/1000000", "confirmed_flush_lsn": "0/1000100", "wal_status": "reserved", "safe_wal_size": null},
         "holder": {"pid": 7, "client": "127.0.0.1", "application": "walpost:walpost", "since": "2026-01-02T03:00:00+00:00", "sync_state": "async"},
-        "table": {"oid": 16387, "kind": "r", "partition": false, "columns": columns},
-        "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true, "generated": false,
-            "names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}},
+        "tables": [{"table": {"oid": 16387, "kind": "r", "partition": false, "columns": columns},
+            "published": {"names_table": true, "names_root": false, "filter": null, "columns": null, "fingerprint": {}}}],
+        "publication": {"insert": true, "update": false, "delete": false, "truncate": false, "all_tables": false, "via_root": true, "generated": false},
         "schema_version": schema::VERSION,
         "record": {"slot": "walpost", "state": "ready", "system_identifier": "7713717331013726184", "database": "app", "plugin": "pgoutput",
             "consistent_point": "0/FFFF00", "publication": {}, "life": 1, "epoch": 0, "confirmed_lsn": null}
@@ -47,11 +47,13 @@ pub fn names() -> Names {
     Names {
         slot: "walpost".into(),
         publication: "walpost".into(),
-        table: TableName {
-            schema: "public".into(),
-            name: "outbox".into(),
-        },
-        columns: COLUMNS.map(String::from).into(),
+        tables: vec![Outbox {
+            table: TableName {
+                schema: "public".into(),
+                name: "outbox".into(),
+            },
+            columns: COLUMNS.map(String::from).into(),
+        }],
         failover: false,
     }
 }
@@ -63,7 +65,7 @@ fn mapped_columns_are_named_once() {
         serde_json::from_value(json!({"table": "public.outbox", "topic": "{tenant}.{event_type}"}))
             .unwrap(),
     );
-    let names = Names::of(&config).unwrap();
+    let names = &Names::of(&config).unwrap().tables[0];
     assert_eq!(
         names.columns.iter().filter(|c| *c == "event_type").count(),
         1

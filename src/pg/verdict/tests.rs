@@ -56,12 +56,12 @@ fn what_is_lost_or_waiting_stops_with_its_repair() {
             "max_slot_wal_keep_size",
         ),
         (
-            "/table",
+            "/tables/0/table",
             Value::Null,
             Exit::Usage,
             "table public.outbox does not exist",
         ),
-        ("/table/partition", json!(true), Exit::Slot, ""),
+        ("/tables/0/table/partition", json!(true), Exit::Slot, ""),
         (
             "/publication",
             Value::Null,
@@ -75,31 +75,31 @@ fn what_is_lost_or_waiting_stops_with_its_repair() {
             "SET (publish = 'insert')",
         ),
         (
-            "/publication/names_table",
+            "/tables/0/published/names_table",
             json!(false),
             Exit::Slot,
             "ADD TABLE public.outbox",
         ),
         (
-            "/publication/filter",
+            "/tables/0/published/filter",
             json!("(a > 1)"),
             Exit::Slot,
             "row filter (a > 1)",
         ),
         (
-            "/publication/columns",
+            "/tables/0/published/columns",
             json!(["seq", "event_id"]),
             Exit::Slot,
             "without aggregate_type, ",
         ),
         (
-            "/table/columns/0/name",
+            "/tables/0/table/columns/0/name",
             json!("other"),
             Exit::Usage,
             "no column event_id",
         ),
         (
-            "/table/columns/1/generated",
+            "/tables/0/table/columns/1/generated",
             json!("s"),
             Exit::Slot,
             "column aggregate_type of table public.outbox is mapped and generated",
@@ -144,7 +144,7 @@ fn what_is_only_wider_or_near_warns() {
 #[test]
 fn partitions_come_under_the_name_that_is_configured() {
     let mut facts = good();
-    facts["table"]["kind"] = json!("p");
+    facts["tables"][0]["table"]["kind"] = json!("p");
     facts["publication"]["via_root"] = json!(false);
     let stop = verdict(&serde_json::from_value(facts).unwrap(), &names()).unwrap_err();
     assert!(
@@ -153,8 +153,8 @@ fn partitions_come_under_the_name_that_is_configured() {
         "{stop}"
     );
     let mut facts = good();
-    facts["table"]["partition"] = json!(true);
-    facts["publication"]["names_root"] = json!(true);
+    facts["tables"][0]["table"]["partition"] = json!(true);
+    facts["tables"][0]["published"]["names_root"] = json!(true);
     let stop = verdict(&serde_json::from_value(facts).unwrap(), &names()).unwrap_err();
     assert!(
         stop.to_string()
@@ -168,12 +168,12 @@ fn from_18_on_a_publication_decides_about_stored_generated_columns() {
     let judged = |kind: &str, published: bool, list: serde_json::Value| {
         let mut facts = good();
         facts["server"]["version_num"] = json!(180_004);
-        facts["table"]["columns"][6]["generated"] = json!(kind);
+        facts["tables"][0]["table"]["columns"][6]["generated"] = json!(kind);
         facts["publication"]["generated"] = json!(published);
-        facts["publication"]["columns"] = list;
+        facts["tables"][0]["published"]["columns"] = list;
         verdict(&serde_json::from_value(facts).unwrap(), &names())
     };
-    let all = json!(names().columns);
+    let all = json!(names().tables[0].columns);
     assert!(judged("s", true, Value::Null).is_ok());
     assert!(judged("s", false, all.clone()).is_ok());
     for (stop, words) in [
@@ -225,4 +225,51 @@ fn a_failover_slot_is_asked_for_and_warned_about() {
         stop.exit == Exit::Usage && stop.to_string().contains("failover_slot"),
         "{stop}"
     );
+}
+
+#[test]
+fn every_table_of_several_is_looked_at() {
+    let mut names = names();
+    let second = crate::pg::slot::Outbox {
+        table: crate::config::TableName {
+            schema: "sales".into(),
+            name: "events".into(),
+        },
+        ..names.tables[0].clone()
+    };
+    names.tables.push(second);
+    let judged = |change: fn(&mut Value)| {
+        let mut facts = good();
+        let mut other = facts["tables"][0].clone();
+        other["table"]["oid"] = json!(16_999);
+        other["published"]["fingerprint"] = json!({"table": 16_999});
+        facts["tables"][0]["published"]["fingerprint"] = json!({"table": 16_387});
+        facts["record"]["publication"] = json!([{"table": 16_387}, {"table": 16_999}]);
+        change(&mut other);
+        facts["tables"].as_array_mut().unwrap().push(other);
+        let told = verdict(&serde_json::from_value(facts).unwrap(), &names);
+        told.map_err(|stop| stop.to_string())
+    };
+    assert_eq!(judged(|_| {}), Ok(Vec::new()));
+    for (change, words) in [
+        (
+            (|other| other["table"] = Value::Null) as fn(&mut Value),
+            "table sales.events does not exist",
+        ),
+        (
+            |other| other["published"]["names_table"] = json!(false),
+            "does not cover table sales.events",
+        ),
+        (
+            |other| other["table"]["columns"] = json!([]),
+            "table sales.events has no columns",
+        ),
+        (
+            |other| other["published"]["fingerprint"] = json!({"table": 1}),
+            "is not as it was",
+        ),
+    ] {
+        let told = judged(change).unwrap_err();
+        assert!(told.contains(words), "{told}");
+    }
 }

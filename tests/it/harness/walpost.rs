@@ -25,6 +25,8 @@ pub struct Walpost {
     pub folder: PathBuf,
     /// Section → key → TOML.
     settings: BTreeMap<String, BTreeMap<String, String>>,
+    /// `[[outbox]]` tables, instead of section `outbox`.
+    outbox: Option<String>,
     environment: BTreeMap<String, String>,
     calls: AtomicUsize,
 }
@@ -36,6 +38,7 @@ impl Walpost {
         let mut walpost = Walpost {
             folder,
             settings: BTreeMap::new(),
+            outbox: None,
             environment: BTreeMap::new(),
             calls: AtomicUsize::new(0),
         };
@@ -48,6 +51,7 @@ impl Walpost {
         let mut twin = Walpost::new();
         let http = twin.settings.remove("http").unwrap_or_default();
         twin.settings.clone_from(&self.settings);
+        twin.outbox.clone_from(&self.outbox);
         twin.environment.clone_from(&self.environment);
         twin.settings.entry("http".into()).or_default().extend(http);
         twin.write();
@@ -63,6 +67,13 @@ impl Walpost {
             .entry(section.into())
             .or_default()
             .insert(format!("{key:?}"), text);
+        self.write();
+        self
+    }
+
+    /// These tables, as TOML, instead of what section `outbox` says.
+    pub fn outbox(&mut self, toml: impl Into<String>) -> &mut Self {
+        self.outbox = Some(toml.into());
         self.write();
         self
     }
@@ -85,7 +96,8 @@ impl Walpost {
 
     fn write(&self) {
         let mut text = String::new();
-        for (section, entries) in &self.settings {
+        let replaced = |section: &str| section == "outbox" && self.outbox.is_some();
+        for (section, entries) in self.settings.iter().filter(|(s, _)| !replaced(s)) {
             text += &if section == "outbox" {
                 "[[outbox]]\n".to_owned()
             } else {
@@ -95,6 +107,7 @@ impl Walpost {
                 text += &format!("{key} = {value}\n");
             }
         }
+        text.extend(self.outbox.as_deref());
         fs::write(self.file(), text).expect("write walpost.toml");
     }
 
@@ -166,12 +179,40 @@ impl Walpost {
 
     /// (status, body) of a GET; `None` when nobody listens.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        self.request("GET", path, &[], "")
+    }
+
+    /// (status, body) of a POST with these headers.
+    #[track_caller]
+    pub fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
+        self.request("POST", path, headers, body)
+            .expect("an answer to a POST")
+    }
+
+    /// The address as `Host`, unless the headers name one.
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Option<(u16, String)> {
         let address = self.address();
         let mut stream = TcpStream::connect(&address).ok()?;
         stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
+            .set_read_timeout(Some(Duration::from_secs(15)))
             .expect("a timeout");
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").ok()?;
+        let mut head = format!("{method} {path} HTTP/1.0\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head += &format!("Host: {address}\r\n");
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if !body.is_empty() {
+            head += &format!("Content-Length: {}\r\n", body.len());
+        }
+        write!(stream, "{head}\r\n{body}").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

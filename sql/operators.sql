@@ -1,0 +1,4 @@
+-- Optional: all that operators need to look at dead letters and to act on them; walpost_operator is an example.
+-- GRANT USAGE ON SCHEMA walpost TO walpost_operator;
+-- GRANT SELECT ON walpost.dead_letter, walpost.audit_log TO walpost_operator;
+-- GRANT EXECUTE ON FUNCTION walpost.replay(bigint), walpost.ignore(bigint, text), walpost.resend(text) TO walpost_operator;
