@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tracing::debug;
 
 use crate::{
-    config::TableName,
     lsn::Lsn,
     pg::{
         conninfo::ConnInfo,
@@ -53,46 +53,42 @@ pub async fn at_stake(info: &ConnInfo, names: &Names, facts: &SlotFacts) -> Opti
         let bytes = end.bytes().saturating_sub(position.bytes());
         format!("the WAL from {position} to {end} ({bytes} bytes)")
     });
-    let counted = tokio::time::timeout(COUNT_WITHIN, count(info, names, position)).await;
-    let counted = match counted {
-        Ok(Ok(counted)) => counted,
+    let rows = match timeout(COUNT_WITHIN, count(info, names, position)).await {
+        Ok(Ok(rows)) => rows,
         Ok(Err(error)) => {
             debug!("rows at stake are not counted: {error:#}");
             Vec::new()
         }
         Err(_) => Vec::new(),
     };
-    let rows = counted.into_iter().map(|(outbox, rows)| {
-        let outbox = table(outbox);
-        match rows {
-            0 => format!("no row of table {outbox}"),
-            COUNT_TO => format!("at least {rows} rows of table {outbox}, published ones included"),
-            _ => format!("at most {rows} rows of table {outbox}"),
-        }
+    let rows = rows.into_iter().map(|(outbox, rows)| match rows {
+        0 => format!("no row of table {outbox}"),
+        COUNT_TO => format!("at least {rows} rows of table {outbox}, published ones included"),
+        _ => format!("at most {rows} rows of table {outbox}"),
     });
     let parts: Vec<_> = wal.into_iter().chain(rows).collect();
     (!parts.is_empty()).then(|| format!("At stake: {}", parts.join(", ")))
 }
 
-/// Rows since the newest mark below the position, of each table that may be looked at.
-async fn count<'a>(
+/// Each table's rows since the newest mark below the position, of those that may be looked at.
+async fn count(
     info: &ConnInfo,
-    names: &'a Names,
+    names: &Names,
     position: Lsn,
-) -> anyhow::Result<Vec<(&'a TableName, i64)>> {
+) -> anyhow::Result<Vec<(String, i64)>> {
     let client = sql::connect(info, "walpost:run").await?;
     let mark = mark::newest(&client, position).await?;
     let since = mark.as_ref().map_or("true".into(), Mark::is_recent);
     let limit = format!("SET statement_timeout = {}", COUNT_WITHIN.as_millis());
     client.batch_execute(&limit).await.map_err(explain)?;
     let mut counted = Vec::new();
-    for outbox in names.tables.iter().map(|outbox| &outbox.table) {
-        if !may_read(&client, outbox).await {
+    for outbox in &names.tables {
+        if !may_read(&client, &outbox.table).await {
             continue;
         }
+        let outbox = table(&outbox.table);
         let text = format!(
-            "SELECT pg_catalog.count(*) FROM (SELECT FROM {} WHERE {since} LIMIT $1) AS rows",
-            table(outbox)
+            "SELECT pg_catalog.count(*) FROM (SELECT FROM {outbox} WHERE {since} LIMIT $1) AS rows"
         );
         let values = [(&COUNT_TO as _, Type::INT8)];
         let rows = client.query_typed(&text, &values).await.map_err(explain)?;

@@ -237,12 +237,12 @@ pub fn unchanged(
 /// Partitions come and go; all else of a fingerprint stays as it was.
 fn without_attached(fingerprint: &Value) -> Value {
     let mut rest = fingerprint.clone();
-    let prints = match &mut rest {
-        Value::Array(prints) => prints.iter_mut().collect(),
-        one => vec![one],
+    let of_tables = match &mut rest {
+        Value::Array(tables) => tables.as_mut_slice(),
+        one => std::slice::from_mut(one),
     };
-    for print in prints.into_iter().filter_map(Value::as_object_mut) {
-        print.remove("attached");
+    for table in of_tables.iter_mut().filter_map(Value::as_object_mut) {
+        table.remove("attached");
     }
     rest
 }

@@ -17,6 +17,7 @@ const INIT: &[&str] = &[
     "SET version = 3",
     "SET version = 4",
     "SET version = 5",
+    "SET version = 6",
     "WHERE slot <> $1 AND system_identifier",
     "INTO walpost.slot AS s (slot, state) VALUES",
     "INTO walpost.mark",

@@ -269,7 +269,8 @@ fn counted(numbers: &Numbers) -> String {
         ),
         _ => format!(
             "at most {missing}. So many numbers of column {column} from {from} to {to} have no row: {}. Transactions that were rolled \
-             back, or are still open, and rows that were deleted after they were published leave the same gaps",
+             back or are still open, a crash or promotion of the server (up to 32 numbers), and rows that were deleted after they were \
+             published leave the same gaps",
             named(ranges, *missing)
         ),
     };
