@@ -1,10 +1,13 @@
 //! The command line: commands and flags, nothing of what they do.
 
 pub mod dead_letters;
+mod replay;
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+
+pub use replay::Replay;
 
 use crate::{config::parse_duration, lsn::Lsn};
 
@@ -85,6 +88,13 @@ pub enum Command {
     Drain(Drain),
     /// Events that could not be published: list, show, replay, ignore or resend them
     DeadLetters(Box<dead_letters::DeadLetters>),
+    /// Publish rows of an outbox table once more, by time or by number
+    ///
+    /// They are read from the table in the order of column order_by and marked walpost_replay: replay;
+    /// the publisher may go on meanwhile. Rows whose key is held, and dead letters, are left out.
+    ///
+    /// Ends with 1 when a row could not be published; the others are.
+    Replay(Box<Replay>),
     /// Pass exactly one transaction that the server cannot decode, and record it
     Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published

@@ -7,6 +7,7 @@ pub mod drain;
 pub mod init;
 pub mod preview;
 pub mod recover;
+pub mod replay;
 pub mod run;
 mod say;
 pub mod skip;
@@ -31,6 +32,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
         Command::Status(options) => status::status(&config, &env, &options).await,
         Command::Drain(options) => drain::drain(&config, &env, &options).await,
         Command::DeadLetters(options) => dead_letters::dead_letters(&config, &env, &options).await,
+        Command::Replay(options) => replay::replay(&config, &env, &options).await,
         Command::Skip(options) => skip::skip(&config, &env, &options).await,
         Command::Uninstall(options) => uninstall::uninstall(&config, &env, &options).await,
     }

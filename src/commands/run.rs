@@ -109,6 +109,10 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
         newest: None,
     };
     let result = publisher.publish().await;
+    tokio::select! {
+        () = publisher.shutdown.forced.cancelled() => {}
+        () = publisher.relay.finish_copies() => {}
+    }
     publisher.shutdown.forced.cancel();
     if let Some(serving) = serving {
         serving.await.context("http server")?;

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use tracing::debug;
 
 use super::store::{
-    self, Letter, Loaded, Looked, Owner, Refused, Source, Take, Taken, Write, find_event,
+    self, Letter, Loaded, Looked, Noted, Owner, Refused, Source, Take, Taken, Write, find_event,
 };
 use crate::{
     config::{Config, Outbox},
@@ -44,13 +44,21 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Done {
     Loaded(Loaded),
-    /// Where the log stood when it was durable, and what was written.
-    Written(Lsn, Vec<Write>),
+    Written(Written),
     Taken(Taken),
     Looked(Looked),
     Fetched(Vec<Letter>),
     Opened,
     Retired(u64),
+}
+
+#[derive(Debug)]
+pub struct Written {
+    /// Where the log stood when it was durable.
+    pub durable: Lsn,
+    pub writes: Vec<Write>,
+    /// Of each write that made a letter fail, what the letter is now.
+    pub noted: Vec<Option<Noted>>,
 }
 
 /// Why an order was not carried out.
@@ -167,8 +175,14 @@ impl Task {
                 .into()),
             };
             let answer = match (done, order) {
-                (Ok(Step::Written(lsn)), Order::Write(writes)) => Ok(Done::Written(lsn, writes)),
-                (Ok(Step::Written(_)), _) => Ok(Done::Opened),
+                (Ok(Step::Written(durable, noted)), Order::Write(writes)) => {
+                    Ok(Done::Written(Written {
+                        durable,
+                        writes,
+                        noted,
+                    }))
+                }
+                (Ok(Step::Written(..)), _) => Ok(Done::Opened),
                 (Ok(Step::Done(done)), _) => Ok(done),
                 (Err(Unable::Fenced), _) => Err(Trouble::Fenced),
                 (Err(Unable::Failed(error)), order) => {
@@ -203,7 +217,9 @@ impl Task {
             Order::Load(confirmed) => store::load(client, owner, *confirmed)
                 .await
                 .map(|loaded| Step::Done(Done::Loaded(loaded))),
-            Order::Write(writes) => store::write(client, owner, writes).await.map(Step::Written),
+            Order::Write(writes) => store::write(client, owner, writes)
+                .await
+                .map(|(durable, noted)| Step::Written(durable, noted)),
             Order::Take(take) => store::take(client, owner, take)
                 .await
                 .map(|taken| Step::Done(Done::Taken(taken))),
@@ -241,7 +257,7 @@ async fn fetch(
 }
 
 enum Step {
-    Written(Lsn),
+    Written(Lsn, Vec<Option<Noted>>),
     Done(Done),
 }
 

@@ -58,6 +58,28 @@ pub fn probe_producer(
     settings
 }
 
+/// Copies of dead letters that may be on their way, in KiB.
+pub const COPIES_KIBIBYTES: u32 = 16 << 10;
+
+/// Settings of the producer of copies of dead letters: nothing waits for them for long.
+pub fn copy_producer(
+    brokers: &str,
+    properties: &[(String, String)],
+    client_id: &str,
+) -> ClientConfig {
+    let mut settings = common(brokers, properties, client_id);
+    settings
+        .set("enable.gapless.guarantee", "false")
+        .set("message.timeout.ms", "60000")
+        // Their number and size are bounded before they come here.
+        .set("queue.buffering.max.messages", COPIES_KIBIBYTES.to_string())
+        .set(
+            "queue.buffering.max.kbytes",
+            (2 * COPIES_KIBIBYTES).to_string(),
+        );
+    settings
+}
+
 /// Settings of a reader of topics. The user's are a producer's; what doesn't concern a reader is
 /// passed over by the client library.
 pub fn reader(brokers: &str, properties: &[(String, String)], client_id: &str) -> ClientConfig {

@@ -6,6 +6,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use jiff::Timestamp;
 use tokio_postgres::{Client, CopyOutStream, error::SqlState, types::Type};
 
 use crate::{
@@ -55,6 +56,8 @@ pub struct Reader {
     pub types: Vec<String>,
     pub(super) order_by: String,
     pub order: Order,
+    /// A condition that rows have to meet, as SQL.
+    within: Option<String>,
     pub shape: Arc<Shape>,
 }
 
@@ -67,6 +70,11 @@ pub enum Order {
     /// An index begins with it: a few of the newest rows are found quickly.
     Indexed,
 }
+
+/// Types of columns that tell times.
+const TIMESTAMPTZ: u32 = 1184;
+const TIMESTAMP: u32 = 1114;
+const DATE: u32 = 1082;
 
 impl Reader {
     /// Refuses what cannot be read: a missing right, or a column that is missing.
@@ -149,6 +157,7 @@ impl Reader {
             types,
             order_by: outbox.order_by.clone(),
             order,
+            within: None,
             shape,
         })
     }
@@ -173,6 +182,43 @@ impl Reader {
         })
     }
 
+    /// Only rows with these numbers of `order_by`, both included.
+    pub fn only_numbers(&mut self, from: Option<i64>, to: Option<i64>) {
+        let n = ident(&self.order_by);
+        let from = from.map(|from| format!("{n} >= {from}"));
+        let to = to.map(|to| format!("{n} <= {to}"));
+        self.restrict(from, to);
+    }
+
+    /// Only rows whose column, a mapped one, is at or after `from` and before `to`. The error says why
+    /// it tells no time.
+    pub fn only_times(
+        &mut self,
+        column: &str,
+        from: Option<Timestamp>,
+        to: Option<Timestamp>,
+    ) -> Result<(), String> {
+        let found = self.columns.iter().find(|found| found.name == column);
+        let name = ident(column);
+        // Without a time zone it is read as UTC, as in records.
+        let time = match found.map(|found| found.type_oid) {
+            Some(TIMESTAMPTZ) => name,
+            Some(TIMESTAMP) => format!("({name} AT TIME ZONE 'UTC')"),
+            Some(DATE) => format!("({name}::timestamp AT TIME ZONE 'UTC')"),
+            _ => return Err(format!("column {name} is of no type for times")),
+        };
+        let moment = |at: Timestamp| format!("{}::timestamptz", literal(&at.to_string()));
+        let from = from.map(|from| format!("{time} >= {}", moment(from)));
+        let to = to.map(|to| format!("{time} < {}", moment(to)));
+        self.restrict(from, to);
+        Ok(())
+    }
+
+    fn restrict(&mut self, from: Option<String>, to: Option<String>) {
+        let both: Vec<_> = [from, to].into_iter().flatten().collect();
+        self.within = Some(both.join(" AND ")).filter(|condition| !condition.is_empty());
+    }
+
     /// Every row that follows is of this snapshot: an exported one, or one of this moment.
     pub async fn begin(&self, exported: Option<&str>) -> anyhow::Result<()> {
         let import = exported.map_or_else(String::new, |name| {
@@ -191,9 +237,14 @@ impl Reader {
 
     fn select(&self, since: Option<&Mark>) -> String {
         let columns: Vec<_> = self.columns.iter().map(|c| ident(&c.name)).collect();
-        let since = since.map_or_else(String::new, |mark| format!(" WHERE {}", mark.is_recent()));
+        let since = since.map(Mark::is_recent);
+        let conditions: Vec<_> = since.into_iter().chain(self.within.clone()).collect();
+        let conditions = match conditions.as_slice() {
+            [] => String::new(),
+            all => format!(" WHERE {}", all.join(" AND ")),
+        };
         format!(
-            "SELECT {} FROM {}{since}",
+            "SELECT {} FROM {}{conditions}",
             columns.join(", "),
             table(&self.name)
         )
@@ -207,6 +258,11 @@ impl Reader {
         );
         let rows = self.client.query_typed(&text, &[]).await.map_err(explain)?;
         Ok(rows[0].try_get::<_, i64>(0)?.try_into()?)
+    }
+
+    /// The condition of [`Reader::only_numbers`] or [`Reader::only_times`].
+    pub(super) fn within(&self) -> &str {
+        self.within.as_deref().unwrap_or("true")
     }
 
     /// The rows of the snapshot; `since`: without those that were committed below the mark. Read

@@ -70,7 +70,7 @@ impl Found {
 
 /// Numbers of `order_by` that no row has: rows that are gone, or transactions that were rolled back.
 #[derive(Serialize)]
-pub(super) struct Gone {
+pub(in crate::commands) struct Gone {
     table: String,
     column: String,
     from: i64,
@@ -139,7 +139,7 @@ impl<'a> Recovered<'a> {
 }
 
 impl Gone {
-    fn of(table: String, numbers: Numbers) -> Gone {
+    pub fn of(table: String, numbers: Numbers) -> Gone {
         Gone {
             table,
             column: numbers.column,
@@ -282,7 +282,8 @@ fn counted(numbers: &Numbers) -> String {
     text
 }
 
-fn named(ranges: &[(i64, i64)], missing: u64) -> String {
+/// The ranges, as far as they are known.
+pub(in crate::commands) fn named(ranges: &[(i64, i64)], missing: u64) -> String {
     let each: Vec<_> = ranges
         .iter()
         .map(|(first, last)| match last - first {
