@@ -61,6 +61,11 @@ pub struct Reader {
     pub shape: Arc<Shape>,
 }
 
+/// Types of columns that tell times.
+const TIMESTAMPTZ: u32 = 1184;
+const TIMESTAMP: u32 = 1114;
+const DATE: u32 = 1082;
+
 /// The column that orders the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -70,11 +75,6 @@ pub enum Order {
     /// An index begins with it: a few of the newest rows are found quickly.
     Indexed,
 }
-
-/// Types of columns that tell times.
-const TIMESTAMPTZ: u32 = 1184;
-const TIMESTAMP: u32 = 1114;
-const DATE: u32 = 1082;
 
 impl Reader {
     /// Refuses what cannot be read: a missing right, or a column that is missing.
