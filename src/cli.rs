@@ -76,6 +76,8 @@ pub enum Command {
     Init(Init),
     /// After a lost slot: make a new one, then publish what the table holds and the topics lack
     Recover(Recover),
+    /// Print the records that would be published next as JSON lines, and move nothing
+    Preview(Preview),
     /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
     Run,
     /// Show the slot, its lags and the publisher
@@ -160,6 +162,13 @@ pub struct Recover {
     /// Print one JSON object at the end
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Preview {
+    /// Print at most so many [default: all that is waiting now]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
 }
 
 #[derive(Clone, Debug, Args)]

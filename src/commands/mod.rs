@@ -4,6 +4,7 @@ mod backfill;
 mod dead_letters;
 pub mod drain;
 pub mod init;
+pub mod preview;
 pub mod recover;
 pub mod replay;
 pub mod run;
@@ -24,6 +25,7 @@ pub async fn execute(cli: Cli, env: Env) -> anyhow::Result<Exit> {
     match cli.command {
         Command::Init(options) => init::init(&config, &env, &options).await,
         Command::Recover(options) => recover::recover(&config, &env, &options).await,
+        Command::Preview(options) => preview::preview(&config, &env, &options).await,
         Command::Run => run::run(config, env).await,
         Command::Status(options) => status::status(&config, &env, &options).await,
         Command::Drain(options) => drain::drain(&config, &env, &options).await,

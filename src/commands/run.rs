@@ -374,7 +374,7 @@ impl Publisher {
         let Failure::Passing(error) = failure else {
             return failure;
         };
-        if code(&error) != Some(SqlState::UNDEFINED_OBJECT) {
+        if ServerError::code_of(&error) != Some(SqlState::UNDEFINED_OBJECT) {
             return Failure::Passing(error);
         }
         match self.check().await {
@@ -408,12 +408,6 @@ fn table_oids(facts: &SlotFacts) -> Result<Vec<u32>, Failure> {
     let oid = |found: &Found| Some(found.table.as_ref()?.oid);
     let oids: Option<_> = facts.tables.iter().map(oid).collect();
     oids.context("a table is gone").map_err(Failure::Passing)
-}
-
-fn code(error: &anyhow::Error) -> Option<SqlState> {
-    error
-        .chain()
-        .find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
 }
 
 /// What the catalogue says of types.

@@ -197,16 +197,27 @@ impl Skip {
             "slot": slot, "transaction": self.at, "reason": reason, "confirmed_lsn": confirmed,
             "changes_decoded": proof.decoded, "sqlstate": proof.error.code.code(), "error": proof.error.message,
         });
-        let text = "WITH entry AS (INSERT INTO walpost.audit_log (verb, detail) VALUES ('skip', $2::text::jsonb))
+        // A closed letter: there is nothing in it to be sent.
+        let text = "WITH letter AS (INSERT INTO walpost.dead_letter (slot, life, outbox, position_lsn, position_ordinal, status, error_class, error_code,
+              error_text, first_failed_at, last_failed_at, acted_by, acted_at)
+            SELECT slot, life, '', $4::pg_catalog.pg_lsn, 0, 'ignored', 'skipped', $5, $6, pg_catalog.now(), pg_catalog.now(), session_user, pg_catalog.now()
+            FROM walpost.slot WHERE slot = $1
+            ON CONFLICT (slot, life, position_lsn, position_ordinal) DO UPDATE SET last_failed_at = pg_catalog.now() RETURNING id),
+          entry AS (INSERT INTO walpost.audit_log (verb, dead_letter_id, detail) SELECT 'skip', id, $2::text::jsonb FROM letter)
             UPDATE walpost.slot SET reserved_lsn = greatest(reserved_lsn, $3::pg_catalog.pg_lsn), updated_at = pg_catalog.now()
             WHERE slot = $1";
         let values = [
             (slot as _, Type::TEXT),
             (&detail.to_string() as _, Type::TEXT),
             (&self.behind().to_string() as _, Type::TEXT),
+            (&self.at.to_string() as _, Type::TEXT),
+            (&proof.error.code.code() as _, Type::TEXT),
+            (&proof.error.message as _, Type::TEXT),
         ];
         let recorded = self.client.query_typed(text, &values).await;
-        recorded.map_err(|error| explain(error).context("cannot write to walpost.audit_log"))?;
+        recorded.map_err(|error| {
+            explain(error).context("cannot write to walpost.dead_letter and walpost.audit_log")
+        })?;
         Ok(())
     }
 

@@ -218,6 +218,11 @@ impl Held {
         }
     }
 
+    /// How many keys have letters to take.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// The key whose turn it is.
     pub fn turn(&self) -> Option<Turn> {
         let identity = self.ready.front()?;

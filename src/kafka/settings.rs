@@ -8,7 +8,7 @@ use crate::config;
 const HEADERS_PER_ROW: u64 = 1024;
 
 /// librdkafka's own default.
-const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
+pub const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's own default.
 pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;

@@ -379,7 +379,7 @@ impl Topics {
     /// Topics whose rows wait for an answer.
     pub fn to_ask(&self) -> impl Iterator<Item = (usize, &Topic)> {
         self.iter()
-            .filter(|(_, topic)| !topic.is_open())
+            .filter(|(_, topic)| !topic.is_open() && !topic.name.is_empty())
             .filter(|(_, topic)| !topic.waiting.is_empty() || topic.parking || topic.wanted)
     }
 }

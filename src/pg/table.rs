@@ -39,6 +39,14 @@ pub fn types() -> String {
     )
 }
 
+pub async fn known_types(client: &Client) -> anyhow::Result<Types> {
+    let mut users: Vec<(u32, u32)> = Vec::new();
+    for row in client.query_typed(&types(), &[]).await.map_err(explain)? {
+        users.push((row.try_get(0)?, row.try_get(1)?));
+    }
+    Ok(Types::new(users.into_iter()))
+}
+
 /// A connection that reads the table, and nothing else.
 pub struct Reader {
     pub(super) client: Client,
@@ -101,11 +109,7 @@ impl Reader {
         if !ordered {
             return Err(no_order(outbox).into());
         }
-        let mut users: Vec<(u32, u32)> = Vec::new();
-        for row in client.query_typed(&types(), &[]).await.map_err(explain)? {
-            users.push((row.try_get(0)?, row.try_get(1)?));
-        }
-        let types = Types::new(users.into_iter());
+        let types = known_types(&client).await?;
         let relation = Relation {
             id: 0,
             namespace: schema.clone(),

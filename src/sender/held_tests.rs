@@ -21,7 +21,10 @@ use crate::{
             self, Body, Candidate, Choice, HeldKey, Loaded, Looked, Take, Taken, Wanted, Write,
         },
     },
-    kafka::topics::{Answer, Limit},
+    kafka::{
+        context::{Outcome, Settled, Source},
+        topics::{Answer, Limit},
+    },
     lsn::{Lsn, PgTime, Position},
     outbox::relation::{Relations, Shape},
     state::LetterCounts,
@@ -250,7 +253,8 @@ impl Run {
         true
     }
 
-    fn pump(&mut self) {
+    /// Whether a topic was asked for.
+    fn pump(&mut self) -> bool {
         self.sender
             .pump(&mut self.ledger, jiff::Timestamp::UNIX_EPOCH);
         while let Some(number) = self.sender.topics.take_wanted_limit() {
@@ -262,13 +266,14 @@ impl Run {
             .to_ask()
             .map(|(number, _)| number)
             .collect();
-        for number in asked {
+        for number in asked.iter().copied() {
             let answer = Answer {
                 state: TopicState::Open,
                 partitions: 1,
             };
             self.sender.answered(&mut self.ledger, number, answer);
         }
+        !asked.is_empty()
     }
 
     fn settle(&mut self, source: Source, seq: Seq, outcome: Outcome) {
@@ -620,13 +625,13 @@ impl Run {
     fn finish(&mut self) {
         for _ in 0..20_000 {
             let mut moved = self.read();
-            self.pump();
+            moved |= self.pump();
             moved |= self.main_batch(2);
             moved |= self.probe_report();
             moved |= self.renew();
             moved |= self.ask();
             moved |= self.answer();
-            self.pump();
+            moved |= self.pump();
             self.confirm();
             let pending: Vec<usize> = {
                 let world = self.world.borrow();
@@ -781,7 +786,7 @@ fn rows() -> impl Strategy<Value = Vec<(usize, bool)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn a_repetition_is_a_suffix_and_nothing_is_lost(rows in rows(), steps in prop::collection::vec(step(), 50..400)) {

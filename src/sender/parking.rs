@@ -8,27 +8,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Enqueue, Probe, Sender, map};
+use super::{Enqueue, Sender, map};
 use crate::{
     config::{self, OnPoison},
     dead_letters::{
         guard::Guard,
-        held::{BATCH, Held, Identity},
+        held::{Held, Identity},
         letter::{Kept, Place, raw_of},
-        store::{self, Body, Failure, Fault, Loaded, Looked, Park, Take, Taken, Wanted, Write},
+        store::{Failure, Fault, Loaded, Park, Write},
     },
-    kafka::topics::TopicState,
-    ledger::{self, Content, Ledger, Letter, Row, RowState, Seq},
+    ledger::{Content, Ledger, Row, RowState, Seq},
     lsn::{Lsn, Position},
-    outbox::{
-        relation::Relations,
-        row::{Origin, OutboxRow, Reread, Unmappable},
-    },
+    outbox::row::{OutboxRow, Unmappable},
     pg::pgoutput::Tuple,
 };
-
-/// Letters that may be in flight at once.
-const MAX_FLYING: usize = 2 * BATCH;
 
 /// Keys named when too many rows are held.
 const TOLD: usize = 3;
@@ -51,28 +44,28 @@ pub(super) enum Parked {
 
 /// All that is known of dead letters in memory.
 pub struct Parking {
-    retry_after: Vec<Duration>,
-    max_held_rows: u64,
-    max_bytes: u64,
-    guard: Guard,
-    life: i32,
-    held: Held,
-    held_rows: u64,
+    pub(super) retry_after: Vec<Duration>,
+    pub(super) max_held_rows: u64,
+    pub(super) max_bytes: u64,
+    pub(super) guard: Guard,
+    pub(super) life: i32,
+    pub(super) held: Held,
+    pub(super) held_rows: u64,
     /// Rows at these positions are kept already.
-    known: HashSet<Position>,
+    pub(super) known: HashSet<Position>,
     /// Letters that are in the ledger.
-    flying: HashSet<i64>,
-    tasks: Vec<Task>,
+    pub(super) flying: HashSet<i64>,
+    pub(super) tasks: Vec<Task>,
     /// Letters that go through the probe producer, each alone.
-    retries: VecDeque<Seq>,
+    pub(super) retries: VecDeque<Seq>,
     /// The row that the first of them waits for.
-    blocker: Option<Seq>,
+    pub(super) blocker: Option<Seq>,
     /// The key whose letters are being taken, and whether they are the last ones.
-    asked: Option<(Identity, bool)>,
+    pub(super) asked: Option<(Identity, bool)>,
     /// The key whose last letters are to be taken: nothing is read meanwhile.
-    hand_over: Option<Identity>,
+    pub(super) hand_over: Option<Identity>,
     /// A letter could not be sent yet, because the stream was not read so far.
-    look_again: bool,
+    pub(super) look_again: bool,
 }
 
 impl Parking {
@@ -97,12 +90,12 @@ impl Parking {
     }
 
     /// Full jitter.
-    fn pause(&self, attempt: usize) -> Option<Duration> {
+    pub(super) fn pause(&self, attempt: usize) -> Option<Duration> {
         let longest = self.retry_after.get(attempt)?;
         Some(longest.mul_f64(rand::random()))
     }
 
-    fn place(&self, row: &Row) -> Place {
+    pub(super) fn place(&self, row: &Row) -> Place {
         Place {
             life: self.life,
             position: row.position,
@@ -241,7 +234,13 @@ impl<P: Enqueue> Sender<P> {
     }
 
     /// Nothing from this row on is sent.
-    fn stops_at(&mut self, ledger: &Ledger, seq: Seq, code: String, text: String) -> Parked {
+    pub(super) fn stops_at(
+        &mut self,
+        ledger: &Ledger,
+        seq: Seq,
+        code: String,
+        text: String,
+    ) -> Parked {
         if let Some(row) = ledger.row(seq) {
             let topic = row
                 .topic
@@ -339,7 +338,7 @@ impl<P: Enqueue> Sender<P> {
         Parked::Yes
     }
 
-    fn too_many_held(&self) -> String {
+    pub(super) fn too_many_held(&self) -> String {
         let keys = self.parking.held.largest(TOLD).into_iter();
         let keys: Vec<_> = keys
             .map(|(of, rows)| {
@@ -430,7 +429,7 @@ impl<P: Enqueue> Sender<P> {
     }
 
     /// A letter of its key before it failed.
-    fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
+    pub(super) fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
         let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
             return;
         };
@@ -452,7 +451,7 @@ impl<P: Enqueue> Sender<P> {
         }
     }
 
-    fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
+    pub(super) fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
         self.parking.tasks.push(Task {
             seq,
             identity: None,
@@ -521,334 +520,9 @@ impl<P: Enqueue> Sender<P> {
         }
         Some(row)
     }
-
-    /// Letters of a key to take now, if any. The stream was read up to `ledger`'s boundary.
-    pub fn next_take(&mut self, ledger: &Ledger) -> Option<Take> {
-        let parking = &mut self.parking;
-        if parking.asked.is_some() || parking.flying.len() + BATCH > MAX_FLYING {
-            return None;
-        }
-        let turn = parking.held.turn()?;
-        let of = &turn.identity;
-        if turn.last {
-            parking.hand_over = Some(of.clone());
-            let is_walked = ledger.first_from(self.cursor).is_none();
-            let gate = &self.topics.get(of.topic).waiting;
-            if parking.held.has_unwritten(of) || !is_walked || !gate.is_empty() {
-                return None;
-            }
-        } else {
-            parking.hand_over = None;
-        }
-        let read = Place {
-            life: parking.life,
-            position: Position {
-                commit: ledger.boundary().unwrap_or(Lsn::ZERO),
-                ordinal: 0,
-            },
-        };
-        let take = Take {
-            outbox: parking.held.outbox_name(of.outbox).to_owned(),
-            topic: self.topics.get(of.topic).name.to_string(),
-            key: of.key.to_vec(),
-            bound: turn.below.map_or(read, |below| below.min(read)),
-            max_rows: BATCH,
-            max_bytes: parking.max_bytes,
-            except: parking.flying.iter().copied().collect(),
-        };
-        parking.asked = Some((turn.identity, turn.last));
-        parking.held.take_turn();
-        Some(take)
-    }
-
-    /// They were not taken: the database didn't answer.
-    pub fn not_taken(&mut self) {
-        if let Some((of, _)) = self.parking.asked.take() {
-            self.parking.held.not_yet(&of);
-        }
-        self.parking.hand_over = None;
-    }
-
-    /// Letters of the key that was asked for.
-    pub fn taken(&mut self, ledger: &mut Ledger, relations: &Relations, taken: Taken) {
-        let parking = &mut self.parking;
-        parking.hand_over = None;
-        let Some((of, last)) = parking.asked.take() else {
-            return;
-        };
-        // What goes alone goes beside the others: rows of the key wait until it has arrived.
-        let alone = taken.letters.iter().any(|letter| letter.failed);
-        let is_free = last && !alone && taken.left == 0 && !parking.held.has_unwritten(&of);
-        if taken.letters.is_empty() {
-            match taken.waits_for {
-                Some(cause) => parking.held.waits_for(&of, cause),
-                None if is_free => parking.held.release(&of),
-                None => {
-                    parking.look_again = true;
-                    parking.held.waits_for_stream(&of);
-                }
-            }
-            return;
-        }
-        let born = parking.held.taken(&of, taken.letters.len(), taken.left);
-        let generation = parking.held.generation();
-        parking.held_rows = parking.held_rows.saturating_sub(taken.letters.len() as u64);
-        for letter in taken.letters {
-            let from = ledger::Taken {
-                identity: of.clone(),
-                born,
-                generation,
-            };
-            let alone = letter.failed;
-            self.open_letter(ledger, relations, letter, Some(from), alone);
-        }
-        if is_free {
-            self.parking.held.release(&of);
-        }
-    }
-
-    /// What there is to do in the table: keys wake up, and letters of keys that aren't held are named
-    /// to be fetched.
-    pub fn looked(&mut self, ledger: &Ledger, looked: &Looked) -> Vec<i64> {
-        self.parking.look_again = false;
-        self.parking.held_rows = looked.counts.held;
-        let boundary = ledger.boundary();
-        let read = |place: Option<Place>, life: i32| {
-            place.is_none_or(|place| place.life < life || Some(place.position.commit) < boundary)
-        };
-        for wanted in &looked.first {
-            if let Some(of) = self.identity(wanted)
-                && self.parking.held.contains(&of)
-            {
-                self.parking.held.wake(&of);
-            }
-        }
-        let mut fetch = Vec::new();
-        for wanted in &looked.replaying {
-            if self.parking.flying.contains(&wanted.id) {
-                continue;
-            }
-            // Letters that an operator made to send an event once more have no place and no order.
-            let of = wanted.place.and_then(|_| self.identity(wanted));
-            if of.is_some_and(|of| self.parking.held.contains(&of)) {
-                continue;
-            }
-            if !read(wanted.place, self.parking.life) {
-                self.parking.look_again = true;
-                continue;
-            }
-            if self.parking.flying.len() + fetch.len() >= MAX_FLYING / 2 {
-                self.parking.look_again = true;
-                break;
-            }
-            fetch.push(wanted.id);
-        }
-        fetch
-    }
-
-    fn identity(&mut self, wanted: &Wanted) -> Option<Identity> {
-        Some(Identity {
-            outbox: self.parking.held.outbox(&wanted.outbox),
-            topic: self.topics.number(&wanted.topic),
-            key: wanted.key.as_deref()?.into(),
-        })
-    }
-
-    /// Letters whose order doesn't count.
-    pub fn fetched(
-        &mut self,
-        ledger: &mut Ledger,
-        relations: &Relations,
-        letters: Vec<store::Letter>,
-    ) {
-        for letter in letters {
-            if !self.parking.flying.contains(&letter.id) {
-                self.open_letter(ledger, relations, letter, None, true);
-            }
-        }
-    }
-
-    /// A letter is in the ledger until what became of it is written.
-    fn open_letter(
-        &mut self,
-        ledger: &mut Ledger,
-        relations: &Relations,
-        letter: store::Letter,
-        taken: Option<ledger::Taken>,
-        alone: bool,
-    ) {
-        self.parking.flying.insert(letter.id);
-        let (origin, content, broken) = match letter.body {
-            Body::Kept(mut kept) => {
-                // Kept is also where a record failed that its key had sent there.
-                let mapping = relations.mapping_of(&letter.outbox);
-                kept.partition = kept
-                    .partition
-                    .filter(|_| mapping.is_some_and(|mapping| mapping.chooses_partition()));
-                (Origin::Letter, Content::Kept(Box::new(kept)), None)
-            }
-            Body::Broken(text) => (Origin::Letter, nothing(), Some(text)),
-            Body::Row {
-                columns,
-                tuple,
-                resend,
-            } => {
-                let origin = if resend {
-                    Origin::Table(Reread::Resend)
-                } else {
-                    Origin::Letter
-                };
-                match relations.shape_of_kept(&letter.outbox, &columns) {
-                    Some(shape) => {
-                        let tuple = tuple.into();
-                        (origin, Content::Tuple { shape, tuple }, None)
-                    }
-                    None => {
-                        let text =
-                            format!("{} is no outbox table of this publisher", letter.outbox);
-                        (origin, nothing(), Some(text))
-                    }
-                }
-            }
-        };
-        let state = if alone {
-            RowState::Retry
-        } else {
-            RowState::Waiting
-        };
-        let committed_at = letter.committed_at;
-        let letter = Letter {
-            id: letter.id,
-            attempts: letter.attempts,
-            outbox: letter.outbox.into(),
-            event_id: letter.event_id,
-            place: letter.place,
-            taken,
-            resend: letter.resend,
-        };
-        let seq = ledger.open_letter(origin, committed_at, content, letter, state);
-        if let Some(text) = broken {
-            let fault = Fault {
-                class: "event",
-                code: "letter_broken".into(),
-                text,
-            };
-            self.letter_fails(ledger, seq, fault);
-        }
-    }
-
-    /// A letter of its own fault goes alone, once nothing of its topic before it is on its way.
-    pub(super) fn queue_retry(&mut self, seq: Seq) {
-        self.parking.retries.push_back(seq);
-    }
-
-    pub(super) fn forget_retries(&mut self) {
-        self.parking.retries.clear();
-        self.parking.blocker = None;
-    }
-
-    pub(super) fn send_retries(&mut self, ledger: &mut Ledger) {
-        for _ in 0..self.parking.retries.len() {
-            if self.probing.is_some() {
-                return;
-            }
-            let Some(seq) = self.parking.retries.front().copied() else {
-                return;
-            };
-            let waits = ledger.row(seq).map(|row| row.state) == Some(RowState::Retry);
-            if !waits || self.goes_back(ledger, seq) {
-                self.next_retry(false);
-                continue;
-            }
-            if !self.try_letter(ledger, seq) {
-                return;
-            }
-        }
-    }
-
-    fn next_retry(&mut self, again: bool) {
-        self.parking.blocker = None;
-        if let Some(seq) = self.parking.retries.pop_front()
-            && again
-        {
-            self.parking.retries.push_back(seq);
-        }
-    }
-
-    /// `false`: it is its turn, and it has to wait.
-    fn try_letter(&mut self, ledger: &mut Ledger, seq: Seq) -> bool {
-        let Some(row) = ledger.row(seq) else {
-            return false;
-        };
-        let topic = match map(&mut self.mapper, row) {
-            Ok(record) => self.topics.number(record.topic),
-            Err(unmappable) => {
-                self.next_retry(false);
-                let fault = Fault {
-                    class: "event",
-                    code: unmappable.code.into(),
-                    text: unmappable.text,
-                };
-                self.letter_fails(ledger, seq, fault);
-                return true;
-            }
-        };
-        ledger.set_topic(seq, topic, 0);
-        match self.topics.get(topic).state {
-            TopicState::Unasked => {
-                self.topics.want(topic);
-                self.next_retry(true);
-                return true;
-            }
-            TopicState::Missing => {
-                self.next_retry(false);
-                let fault = super::poison::setup_fault(self.topics.get(topic));
-                self.letter_fails(ledger, seq, fault);
-                return true;
-            }
-            // Only trying tells.
-            TopicState::Denied | TopicState::Open => {}
-        }
-        if self.is_blocked(ledger, seq, topic) {
-            return false;
-        }
-        self.next_retry(false);
-        self.send_to_probe(ledger, seq, Probe::Letter);
-        if self.probing.is_none() && ledger.row(seq).map(|row| row.state) == Some(RowState::Retry) {
-            self.parking.retries.push_back(seq);
-            return false;
-        }
-        true
-    }
-
-    /// Whether a row of the topic before it is on its way, or on its way to be.
-    fn is_blocked(&mut self, ledger: &Ledger, seq: Seq, topic: usize) -> bool {
-        let mut from = self.parking.blocker.unwrap_or(Seq(0));
-        while let Some(before) = ledger.first_from(from).filter(|before| *before < seq) {
-            let blocks = ledger.row(before).is_some_and(|row| {
-                let settled = matches!(row.state, RowState::Parked | RowState::Retry);
-                !settled && row.topic.is_none_or(|of| of == topic)
-            });
-            if blocks {
-                self.parking.blocker = Some(before);
-                return true;
-            }
-            from = before.next();
-        }
-        false
-    }
-
-    /// Letters don't wait at a closed gate.
-    pub(super) fn expel_letters(&mut self, ledger: &mut Ledger, topic: usize) {
-        let is_letter = |seq: Seq| ledger.row(seq).is_some_and(|row| row.letter.is_some());
-        for seq in self.topics.take_waiting(topic, is_letter) {
-            let fault = super::poison::setup_fault(self.topics.get(topic));
-            self.letter_fails(ledger, seq, fault);
-        }
-    }
 }
 
-fn nothing() -> Content {
+pub(super) fn nothing() -> Content {
     Content::Kept(Box::new(Kept {
         topic: String::new(),
         key: None,

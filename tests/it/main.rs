@@ -24,6 +24,7 @@ mod messages;
 mod moved;
 mod nodes;
 mod poison;
+mod preview;
 mod random_rows;
 mod recover;
 mod relay;

@@ -289,6 +289,13 @@ fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version()
     let mut seen = std::collections::HashSet::new();
     once.retain(|id| seen.insert(*id));
     assert_eq!(once, wanted);
+    let letters =
+        "SELECT error_class || ' ' || status || ' ' || position_lsn FROM walpost.dead_letter";
+    let letters = scene.sql.column(letters);
+    assert!(
+        letters.len() == 1 && letters[0].starts_with("skipped ignored "),
+        "{letters:?}"
+    );
     run.stop(0);
     scene.observe();
     let id = scene.insert("c", 1).remove(0);

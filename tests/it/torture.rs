@@ -123,6 +123,7 @@ fn run(deliberate: Option<&str>) -> Report {
     println!("  faults lifted");
     load.stop();
     let drained = observed.drain(scene, &mut keeper, &history);
+    keeper.wait_roles();
     keeper.stop_drained();
     let (peak, starts, gaps) = (keeper.peak, keeper.starts, keeper.gaps);
     if peak > MEMORY {

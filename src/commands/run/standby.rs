@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use tokio_postgres::error::SqlState;
 use tracing::warn;
 
-use super::{Publisher, code};
+use super::Publisher;
 use crate::{
     error::Failure,
-    pg::{tls::Stream, wire::Replication},
+    pg::{server_error::ServerError, tls::Stream, wire::Replication},
     state::Role,
 };
 
@@ -113,7 +113,9 @@ impl Publisher {
         loop {
             let started = connection.start_replication(&self.names.slot, &self.names.publication);
             match self.in_time(started).await {
-                Err(Failure::Passing(error)) if code(&error) == Some(SqlState::OBJECT_IN_USE) => {
+                Err(Failure::Passing(error))
+                    if ServerError::code_of(&error) == Some(SqlState::OBJECT_IN_USE) =>
+                {
                     if !warned {
                         warn!("standby: {error:#}");
                         warned = true;

@@ -1,7 +1,12 @@
-//! Who published when. A publisher that was superseded may repeat, late, what its client library
-//! still had: those records have no place in the order of repeats. All the rest does.
+//! Who published when, and of which slot. A publisher that was superseded may repeat, late, what its
+//! client library still had: those records have no place in the order of repeats. And what a slot
+//! repeated when it was lost, the next one need not repeat to its end.
 
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use walpost::{
     lsn::Lsn,
@@ -22,6 +27,8 @@ struct Term {
 pub struct Terms {
     /// In order.
     terms: Vec<Term>,
+    /// Where `recover` made another slot begin, in order.
+    lives: Vec<Lsn>,
     /// The number that the brokers gave a producer → the process that it is in.
     producers: HashMap<i64, usize>,
     /// By topic.
@@ -41,7 +48,7 @@ impl Terms {
     /// By the publishers' logs, which have to tell enough; see `reveal`.
     pub fn read(publishers: &[&Walpost], batches: HashMap<String, Batches>) -> Terms {
         let (mut terms, mut producers) = (Vec::new(), HashMap::new());
-        let logs = publishers.iter().flat_map(|walpost| logs(walpost));
+        let logs = publishers.iter().flat_map(|walpost| files(walpost, "err"));
         for (process, log) in logs.enumerate() {
             let log = fs::read(log).expect("read a log");
             for line in String::from_utf8_lossy(&log).lines() {
@@ -53,8 +60,12 @@ impl Terms {
             }
         }
         terms.sort_by_key(|term: &Term| term.began);
+        let outputs = publishers.iter().flat_map(|walpost| files(walpost, "out"));
+        let mut lives: Vec<Lsn> = outputs.filter_map(|out| made(&out)).collect();
+        lives.sort_unstable();
         Terms {
             terms,
+            lives,
             producers,
             batches,
         }
@@ -68,11 +79,12 @@ impl Terms {
 
     /// The shared verdict. `arrived` with the broker's time, in ms since 1970.
     pub fn judge(&self, committed: &[Committed], arrived: &[(Arrived, i64)]) -> Judged {
-        let (mut timely, mut left) = (Vec::new(), HashMap::<_, usize>::new());
+        let mut timely = vec![Vec::new(); self.lives.len() + 1];
+        let mut left = HashMap::<_, usize>::new();
         let mut late = 0;
         for (record, at) in arrived {
             match self.lateness(record, *at) {
-                None => timely.push(record.clone()),
+                None => timely[self.life(record)].push(record.clone()),
                 Some(superseded) => {
                     late += 1;
                     if let Some(term) = superseded {
@@ -88,18 +100,31 @@ impl Terms {
         verdict
             .examples
             .retain(|example| !of_repeats(&example.fault));
-        let strict = judge(committed, &timely);
-        let faults = strict.faults.into_iter();
-        verdict.faults.extend(faults.filter(|(f, _)| of_repeats(f)));
-        let examples = strict.examples.into_iter();
-        verdict
-            .examples
-            .extend(examples.filter(|e| of_repeats(&e.fault)));
+        for (life, records) in timely.iter().enumerate() {
+            let strict = judge(committed, records);
+            let is_last = life == self.lives.len();
+            let counts = |f: &Fault| *f == Fault::NoSuffix || (*f == Fault::Stale && is_last);
+            for (fault, count) in strict.faults.into_iter().filter(|(f, _)| counts(f)) {
+                *verdict.faults.entry(fault).or_default() += count;
+            }
+            let examples = strict.examples.into_iter();
+            verdict
+                .examples
+                .extend(examples.filter(|e| counts(&e.fault)));
+        }
         Judged {
             verdict,
             late,
             most: left.into_values().max().unwrap_or_default(),
         }
+    }
+
+    /// Which slot brought it; what was read from the table belongs to none.
+    fn life(&self, record: &Arrived) -> usize {
+        let at = record
+            .position
+            .map_or(Lsn::ZERO, |position| position.commit);
+        self.lives.partition_point(|start| *start <= at)
     }
 
     /// `Some` of a late one; in it, of which process, and the term that superseded it.
@@ -131,13 +156,21 @@ pub fn reveal(walpost: &mut Walpost) {
         .environment("WALPOST_LOG_LEVEL", "debug");
 }
 
-/// Each process has one.
-fn logs(walpost: &Walpost) -> Vec<PathBuf> {
+/// Each process has one of each kind.
+fn files(walpost: &Walpost, kind: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(&walpost.folder).expect("read the publisher's folder");
     let files = files.map(|entry| entry.expect("read the publisher's folder").path());
     files
-        .filter(|file| file.extension().is_some_and(|extension| extension == "err"))
+        .filter(|file| file.extension().is_some_and(|extension| extension == kind))
         .collect()
+}
+
+/// Where the slot begins that a command made.
+fn made(output: &Path) -> Option<Lsn> {
+    let text = fs::read_to_string(output).expect("read an output");
+    let (_, rest) = text.split_once("made slot ")?;
+    let (_, at) = rest.split_once("which begins at ")?;
+    at.split_whitespace().next()?.parse().ok()
 }
 
 fn term(line: &str, process: usize) -> Option<Term> {

@@ -111,13 +111,6 @@ impl Evidence {
         })
     }
 
-    /// A record from this position or behind it.
-    pub fn behind(&self, position: Position) -> Option<String> {
-        let is_behind = |record: &Arrived| record.position >= Some(position);
-        let found = self.arrived.iter().find(|(record, _)| is_behind(record));
-        found.map(|(record, _)| record.to_string())
-    }
-
     /// Every way in which the promise can be broken.
     pub fn judge(
         &self,
@@ -153,7 +146,10 @@ impl Evidence {
         self.judge_positions(positions, history);
         let unseen = |event: &&Committed| !streamed(event) && !left_out(event);
         if let Some(event) = self.committed.iter().find(unseen) {
-            let text = format!("the second slot did not see event {}", event.id);
+            let text = format!(
+                "the second slot did not see event {}, seq {} of the table; the publication's gaps are {gaps:?}",
+                event.id, self.seqs[&event.id]
+            );
             history.found("harness", None, text);
         }
         self.judge_slot(positions, &observed.samples, history);

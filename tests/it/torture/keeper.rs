@@ -102,9 +102,9 @@ impl<'a> Keeper<'a> {
                 self.look();
             }
             match dice.between(0, 20) {
-                0..3 if self.kinds.slot_loss => self.lose_slot(&mut dice),
-                3..5 if self.kinds.publication => self.change_publication(&mut dice),
-                5..7 if self.kinds.schema => self.change_table(&mut dice),
+                0..2 if self.kinds.slot_loss => self.lose_slot(&mut dice),
+                2..4 if self.kinds.publication => self.change_publication(&mut dice),
+                4..6 if self.kinds.schema => self.change_table(&mut dice),
                 _ => {
                     let n = dice.between(0, self.publishers.len() as u64) as usize;
                     self.harm(n, &mut dice);
@@ -242,6 +242,35 @@ impl<'a> Keeper<'a> {
             self.history.found("walpost's exit code", None, text);
         }
         code
+    }
+
+    /// One publishes and the others know it. What was swallowed before is noticed by then.
+    pub fn wait_roles(&mut self) {
+        let began = Instant::now();
+        loop {
+            self.look();
+            let publishers = self
+                .publishers
+                .iter()
+                .map(|one| one.walpost.get("/api/status"));
+            let roles: Vec<String> = publishers
+                .map(|status| {
+                    let status = status.and_then(|(_, body)| serde_json::from_str(&body).ok());
+                    let role =
+                        |status: serde_json::Value| status["role"].as_str().map(str::to_owned);
+                    status.and_then(role).unwrap_or_default()
+                })
+                .collect();
+            let count = |role: &str| roles.iter().filter(|r| *r == role).count();
+            if count("publisher") == 1 && count("standby") + 1 == roles.len() {
+                return;
+            }
+            if began.elapsed() > SEES_WITHIN {
+                let text = format!("they are {roles:?}; {}", self.tell());
+                return self.history.found("roles", None, text);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// SIGTERM when nothing is open: each confirms all and ends with 0.

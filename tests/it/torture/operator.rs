@@ -8,11 +8,12 @@ use std::{
 use super::keeper::{Keeper, SEES_WITHIN, tail};
 use crate::harness::Dice;
 
-/// One attempt of a command takes no longer, whatever happens to its wires.
+/// One attempt of a command takes no longer, in seconds.
 const COMMAND_ENDS_WITHIN: u64 = 180;
 
-/// So often a command may fail before the faults pause for it.
-const PATIENCE: usize = 3;
+/// So often a command may fail, and an attempt of it may take so many seconds, before the faults
+/// pause for it.
+const PATIENCE: (usize, u64) = (2, 15);
 
 /// An act on the server succeeds within this, whatever happens to the server.
 const DONE_WITHIN: Duration = Duration::from_secs(120);
@@ -124,7 +125,10 @@ impl Keeper<'_> {
                 self.history.note("operator", &format!("{line} was killed"));
                 continue;
             }
-            let ended = run.ended_within(COMMAND_ENDS_WITHIN);
+            let ended = run.ended_within(PATIENCE.1).or_else(|| {
+                self.history.truce(true);
+                run.ended_within(COMMAND_ENDS_WITHIN)
+            });
             let code = ended.and_then(|status| status.code());
             let said = format!("{}{}", run.out(), tail(&run));
             let last = run.out().lines().last().unwrap_or_default().to_owned();
@@ -141,7 +145,7 @@ impl Keeper<'_> {
                     break;
                 }
             }
-            if failures >= PATIENCE {
+            if failures >= PATIENCE.0 {
                 self.history.truce(true);
             }
             sleep(Duration::from_millis(300));

@@ -7,7 +7,7 @@ use crate::harness::Dice;
 /// Rows that the stream may lack.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
-    /// `seq` of the table, the first one behind it, and the last one.
+    /// `seq` of the table: behind the first, up to the last.
     from: i64,
     to: i64,
     /// The operator gave them up.
@@ -30,6 +30,7 @@ impl Keeper<'_> {
             self.history.pass(dice.between(0, 3_000));
         }
         let from = self.last_seq();
+        self.wait_for_open_ones();
         if is_gap {
             let time = dice.between(0, 5_000);
             self.history
@@ -72,6 +73,15 @@ impl Keeper<'_> {
             = pg_get_serial_sequence('public.outbox', 'seq')";
         let last = self.ask(query).and_then(|text| text.parse().ok());
         last.unwrap_or_default()
+    }
+
+    /// Every transaction that is open now has ended: those that come insert rows of later numbers.
+    fn wait_for_open_ones(&self) {
+        let next = self.ask("SELECT pg_snapshot_xmax(pg_current_snapshot())");
+        let Some(next) = next else { return };
+        let is_over =
+            format!("SELECT 1 WHERE pg_snapshot_xmin(pg_current_snapshot()) >= '{next}'::xid8");
+        self.surely("SELECT 1", &is_over);
     }
 
     /// In one transaction.

@@ -33,8 +33,8 @@ impl Report {
                 history.around(finding.at, STORY)
             );
         }
-        if !self.is_clean() {
-            keep_logs(walposts, seed);
+        if !self.is_clean() || std::env::var_os("TORTURE_KEEP").is_some() {
+            keep_logs(walposts, history, seed);
         }
         let counts = history.counts();
         let counts: Vec<_> = counts
@@ -65,7 +65,7 @@ fn logs(walpost: &Walpost) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The run's own folder goes with it.
-fn keep_logs(walposts: &[Walpost], seed: u64) {
+fn keep_logs(walposts: &[Walpost], history: &History, seed: u64) {
     let folder = services::root().join(format!("target/torture/seed-{seed}"));
     let _ = fs::remove_dir_all(&folder);
     for (n, walpost) in walposts.iter().enumerate() {
@@ -76,5 +76,10 @@ fn keep_logs(walposts: &[Walpost], seed: u64) {
             fs::copy(&file, folder.join(name)).expect("keep a log");
         }
     }
-    println!("the publishers' logs are in {}", folder.display());
+    let whole = history.around(history.began, i64::MAX);
+    fs::write(folder.join("history"), whole).expect("keep the history");
+    println!(
+        "the history and the publishers' logs are in {}",
+        folder.display()
+    );
 }

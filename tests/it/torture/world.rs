@@ -94,6 +94,7 @@ impl World {
         let linger = *dice.pick(&["5", "0", "50"]);
         walpost
             .set("postgres.receive_timeout", PATIENCE)
+            .set("outbox.on_poison", "stop")
             .set("delivery.in_flight_rows", rows)
             .set("delivery.in_flight_bytes", bytes)
             .set("delivery.shutdown_grace", "3s")
