@@ -203,20 +203,22 @@ pub fn unchanged(
             recover()
         ));
     }
-    let now = facts.fingerprint();
-    if let Some(tables) = attached_since(record, now.as_ref()) {
+    if let Some((attached, outbox)) = attached_since(record, facts, names) {
         return Err(stop!(
             Exit::Slot,
-            "{tables} became a partition of table {}: a stream of PostgreSQL 14 leaves out rows of a table that was written to before \
+            "{attached} became a partition of table {}: a stream of PostgreSQL 14 leaves out rows of a table that was written to before \
              that. Nothing behind {} is confirmed. If it never was, `walpost init --accept-publication`; otherwise `walpost recover`, \
              which publishes what the table holds and the topics lack",
-            names.listed(),
+            table(outbox),
             slot.confirmed_flush_lsn
                 .map_or("the slot's position".into(), |lsn| lsn.to_string()),
         ));
     }
     match &record.publication {
-        Some(was) if Some(without_attached(was)) != now.as_ref().map(without_attached) => {
+        Some(was)
+            if Some(without_attached(was))
+                != facts.fingerprint().as_ref().map(without_attached) =>
+        {
             Err(stop!(
                 Exit::Slot,
                 "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
@@ -245,31 +247,30 @@ fn without_attached(fingerprint: &Value) -> Value {
     rest
 }
 
-/// Tables that were attached as partitions since the fingerprint was recorded, where that matters.
-fn attached_since(record: &Record, now: Option<&Value>) -> Option<String> {
-    // OID → name, of all the tables.
-    let attached = |fingerprint: &Value| {
-        let of_tables = match fingerprint {
-            Value::Array(tables) => tables.clone(),
-            one => vec![one.clone()],
-        };
-        let mut all = serde_json::Map::new();
-        for table in of_tables {
-            all.extend(
-                table
-                    .get("attached")
-                    .and_then(Value::as_object)
-                    .cloned()
-                    .unwrap_or_default(),
-            );
-        }
-        all
-    };
-    let was = attached(record.publication.as_ref()?);
-    let now = attached(now?);
-    let new = now.iter().filter(|(oid, _)| !was.contains_key(*oid));
-    let new: Vec<_> = new.filter_map(|(_, name)| name.as_str()).collect();
-    (!new.is_empty()).then(|| new.join(", "))
+/// Tables that were attached as partitions of an outbox table since the fingerprint was recorded,
+/// where that matters.
+fn attached_since<'a>(
+    record: &Record,
+    facts: &SlotFacts,
+    names: &'a Names,
+) -> Option<(String, &'a TableName)> {
+    let recorded = record.publication.as_ref()?;
+    let recorded = recorded
+        .as_array()
+        .map_or(std::slice::from_ref(recorded), Vec::as_slice);
+    let mut tables = names.tables.iter().zip(&facts.tables);
+    tables.find_map(|(outbox, found)| {
+        let print = &found.published.as_ref()?.fingerprint;
+        let was = recorded.iter().find(|was| was["table"] == print["table"])?;
+        let was = was.get("attached")?;
+        let now = print.get("attached")?.as_object()?;
+        let new = now
+            .iter()
+            .filter(|(oid, _)| was.get(oid).is_none())
+            .filter_map(|(_, name)| name.as_str());
+        let new: Vec<_> = new.collect();
+        (!new.is_empty()).then(|| (new.join(", "), &outbox.table))
+    })
 }
 
 /// At start: the slot stands where we left it, or before. Beyond what was recorded ahead of

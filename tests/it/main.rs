@@ -27,6 +27,7 @@ mod nodes;
 mod poison;
 mod preview;
 mod random_rows;
+mod readme;
 mod recover;
 mod relay;
 mod replay;
