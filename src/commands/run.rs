@@ -24,7 +24,7 @@ use crate::{
     outbox::{mapping::mappings, relation::Types},
     pg::{
         conninfo::ConnInfo,
-        replication,
+        letters, replication,
         slot::{Found, Names, SlotFacts},
         table,
         tls::Stream,
@@ -83,7 +83,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
             desk: Arc::new(http::Desk::new(
                 desk,
                 names.slot.clone(),
-                config.outbox[0].on_poison,
+                letters::holding(&config),
             )),
             guard: Arc::new(guard),
         };

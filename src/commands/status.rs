@@ -77,7 +77,7 @@ async fn look(
     let (mut letters, mut sizes) = (None, None);
     if let Some(version) = facts.schema_version {
         schema::check(version, &facts.database)?;
-        letters = count(client, &names.slot, config.outbox[0].on_poison)
+        letters = count(client, &names.slot, &letters::holding(config))
             .await
             .map_err(explain)?;
         sizes = Some(letters::sizes(client).await.map_err(explain)?);

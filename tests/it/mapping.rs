@@ -377,3 +377,37 @@ fn a_column_that_tables_may_lack_is_published_of_a_table_that_has_it() {
     assert_eq!(tenants, [Some("before"), Some("after")]);
     assert_eq!(records[0].header("region"), None);
 }
+
+#[test]
+fn each_table_has_its_own_policy_for_poison() {
+    let scene = Scene::new();
+    let walpost = two_tables(
+        &scene,
+        "on_poison = \"skip\"\nadditional = [{ column = \"type\", placement = \"partition\" }]\n",
+    );
+    walpost.init();
+    let _run = scene.started(&walpost);
+    scene.insert_row(&[("headers", "'[]'")]);
+    scene.insert("k", 1);
+    for kind in ["no number", "0"] {
+        scene.sql.run(&format!(
+            "INSERT INTO public.legacy VALUES ('{}', 'old', 'z', '{kind}', '{{}}')",
+            uuid()
+        ));
+    }
+    scene.wait_confirmed(30);
+    let records = scene.kafka.wait(&scene.topic("old"), 1, 20);
+    assert_eq!(records.len(), 1, "its key is not held");
+    assert!(scene.kafka.read(&scene.topic("order")).is_empty());
+    let letters = scene
+        .sql
+        .column("SELECT outbox || ' ' || status FROM walpost.dead_letter ORDER BY position_lsn");
+    let expected = [
+        "public.outbox pending",
+        "public.outbox held",
+        "public.legacy pending",
+    ];
+    assert_eq!(letters, expected);
+    let status = walpost.command(&["status", "--json"]).expect(0, &[]).json();
+    assert_eq!(status["held_keys"], 1);
+}
