@@ -3,7 +3,9 @@
 
 mod copies;
 mod guilty;
+mod hot;
 mod policies;
+mod unwritten;
 
 use serde_json::Value;
 
