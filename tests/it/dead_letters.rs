@@ -5,6 +5,7 @@ mod copies;
 mod guilty;
 mod hot;
 mod policies;
+mod servers;
 mod unwritten;
 
 use serde_json::Value;
