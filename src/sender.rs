@@ -183,6 +183,7 @@ impl<P: Enqueue> Sender<P> {
             return;
         }
         self.walk(ledger, now);
+        self.hold_crowd(ledger);
         if self.poison.is_none() {
             self.send_retries(ledger);
         }

@@ -301,7 +301,7 @@ impl Relay {
 
     fn on_written(&mut self, written: &Written) {
         let rows = std::mem::take(&mut self.letters.writing);
-        let mut settled = 0;
+        let (mut settled, mut held) = (0, 0);
         let writes = written.writes.iter().zip(&written.noted);
         for ((seq, identity), (write, noted)) in rows.iter().zip(writes) {
             match write {
@@ -312,6 +312,7 @@ impl Relay {
                         warn!(event_id, position = %park.place.position, topic = park.topic, class = fault.class, code, "dead letter written");
                     }
                     self.letters.look |= park.behind.is_none();
+                    held += u64::from(park.behind.is_some() && noted.is_some());
                 }
                 Write::Fail(failure) => {
                     let (class, code) = (failure.fault.class, &failure.fault.code);
@@ -345,6 +346,10 @@ impl Relay {
         let mut state = self.state.lock();
         state.settled_rows += settled;
         state.last_progress = Instant::now();
+        // Of what else changes a look follows.
+        if let Some(counts) = &mut state.dead_letters {
+            counts.held += held;
+        }
     }
 
     /// A letter that failed for the first time is copied to its topic, and so is one that is dead now.

@@ -73,11 +73,22 @@ struct World {
     confirmed: Option<usize>,
     sent: HashMap<Seq, usize>,
     written: u64,
+    /// More rows than this are not held.
+    bound: Option<u64>,
 }
 
 impl World {
     fn is_refused(&self, row: usize) -> bool {
         self.rows[row].1 && !self.healed.contains(&row)
+    }
+
+    fn counts(&self) -> LetterCounts {
+        let held = self.letters.values();
+        let held = held.filter(|letter| letter.status == Status::Held).count();
+        LetterCounts {
+            held: held as u64,
+            ..LetterCounts::default()
+        }
     }
 
     fn wal_end(&self) -> Lsn {
@@ -168,6 +179,7 @@ impl Run {
         let (main, probe) = (Fake::new(&world), Fake::new(&world));
         let config = DeadLetters {
             retry_after: Vec::new(),
+            max_held_rows: world.borrow().bound.unwrap_or(100_000),
             ..DeadLetters::default()
         };
         let parking = Parking::new(&config, 1 << 20);
@@ -229,6 +241,7 @@ impl Run {
         let known = world.letters.iter().filter(|(row, letter)| {
             letter.status != Status::Resolved && commit_of(**row) >= confirmed
         });
+        loaded.counts = world.counts();
         loaded.known = known.map(|(row, _)| place_of(*row).position).collect();
         loaded
     }
@@ -532,7 +545,7 @@ impl Run {
             place: Some(place_of(row)),
         };
         let mut looked = Looked {
-            counts: LetterCounts::default(),
+            counts: self.world.borrow().counts(),
             ..Looked::default()
         };
         for key in KEYS {
@@ -629,10 +642,20 @@ impl Run {
         }
     }
 
+    /// One that stopped, because more rows would be held than may be, is started again.
+    fn begins_again(&mut self) -> bool {
+        let stopped = self.sender.poison().is_some();
+        if stopped {
+            self.restart();
+        }
+        stopped
+    }
+
     /// No more faults: everything that can move moves, and the operator heals all.
     fn finish(&mut self) {
         for _ in 0..20_000 {
-            let mut moved = self.read();
+            let mut moved = self.begins_again();
+            moved |= self.read();
             moved |= self.pump();
             moved |= self.main_batch(2);
             moved |= self.probe_report();
@@ -852,8 +875,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_repetition_is_a_suffix_and_nothing_is_lost(rows in rows(), steps in prop::collection::vec(step(), 50..400)) {
-        let world = World { rows, ..World::default() };
+    fn a_repetition_is_a_suffix_and_nothing_is_lost(
+        rows in rows(),
+        bound in prop::option::weighted(0.3, 1u64..6),
+        steps in prop::collection::vec(step(), 50..400),
+    ) {
+        let world = World { rows, bound, ..World::default() };
         let mut run = Run::start(Rc::new(RefCell::new(world)));
         for step in steps {
             match step {
@@ -870,6 +897,7 @@ proptest! {
                 Step::Kill(dice) => run = run.kill(dice),
             }
             run.pump();
+            run.begins_again();
         }
         run.finish();
         let verdict = judge(&run.world.borrow());

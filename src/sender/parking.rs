@@ -66,6 +66,12 @@ pub struct Parking {
     pub(super) hand_over: Option<Identity>,
     /// A letter could not be sent yet, because the stream was not read so far.
     pub(super) look_again: bool,
+    /// How often the table was looked at.
+    pub(super) looks: u64,
+    /// Rows to be held that find no room, in order.
+    crowd: VecDeque<Task>,
+    /// How often the table had been looked at when the first of them came.
+    full: Option<u64>,
 }
 
 impl Parking {
@@ -86,6 +92,9 @@ impl Parking {
             asked: None,
             hand_over: None,
             look_again: false,
+            looks: 0,
+            crowd: VecDeque::new(),
+            full: None,
         }
     }
 
@@ -157,9 +166,37 @@ impl Parking {
         !self.known.is_empty() && self.known.contains(&position)
     }
 
-    /// A letter waits for the stream.
+    /// A letter waits for the stream, or a row for room.
     pub fn looks_again(&self) -> bool {
-        self.look_again
+        self.look_again || self.full == Some(self.looks)
+    }
+
+    /// Rows that are to be held find no room.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.crowd.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.held_rows < self.max_held_rows && self.crowd.is_empty()
+    }
+
+    fn admit(&mut self) {
+        while self.held_rows < self.max_held_rows
+            && let Some(task) = self.crowd.pop_front()
+        {
+            self.held_rows += 1;
+            self.tasks.push(task);
+        }
+        if self.crowd.is_empty() {
+            self.full = None;
+        }
+    }
+
+    /// As many rows are held as may be; `true` as long as there could be fewer of them soon: what
+    /// operators did is not known yet, or is being done.
+    fn may_release(&mut self) -> bool {
+        let since = *self.full.get_or_insert(self.looks);
+        since == self.looks || !self.flying.is_empty() || self.held.is_releasing()
     }
 }
 
@@ -205,6 +242,8 @@ impl<P: Enqueue> Sender<P> {
         parking.tasks.clear();
         parking.retries.clear();
         (parking.blocker, parking.asked, parking.hand_over) = (None, None, None);
+        parking.crowd.clear();
+        parking.full = None;
     }
 
     /// The row, or the letter, can't be sent as it is.
@@ -292,12 +331,8 @@ impl<P: Enqueue> Sender<P> {
             });
             return self.stops_at(ledger, seq, fault.code, fault.text);
         }
-        if behind.is_some() {
-            if self.parking.held_rows >= self.parking.max_held_rows {
-                let text = self.too_many_held();
-                return self.stops_at(ledger, seq, "max_held_rows".into(), text);
-            }
-            self.parking.held_rows += 1;
+        if behind.is_some() && !self.parking.has_room() && !self.parking.may_release() {
+            return self.stops_for_room(ledger, seq);
         }
         if let Some(identity) = &identity {
             match behind {
@@ -329,13 +364,36 @@ impl<P: Enqueue> Sender<P> {
                 None
             },
         }));
-        self.parking.tasks.push(Task {
+        let task = Task {
             seq,
             identity,
             write,
-        });
+        };
+        if behind.is_some() {
+            self.parking.crowd.push_back(task);
+            self.parking.admit();
+        } else {
+            self.parking.tasks.push(task);
+        }
         ledger.set_state(seq, RowState::Parked);
         Parked::Yes
+    }
+
+    /// Rows that no room was found for are held as soon as there is some. Without hope for any the
+    /// publisher stops at the first of them.
+    pub(super) fn hold_crowd(&mut self, ledger: &Ledger) {
+        self.parking.admit();
+        if let Some(first) = self.parking.crowd.front().map(|task| task.seq)
+            && self.poison.is_none()
+            && !self.parking.may_release()
+        {
+            self.stops_for_room(ledger, first);
+        }
+    }
+
+    fn stops_for_room(&mut self, ledger: &Ledger, seq: Seq) -> Parked {
+        let text = self.too_many_held();
+        self.stops_at(ledger, seq, "max_held_rows".into(), text)
     }
 
     pub(super) fn too_many_held(&self) -> String {

@@ -28,9 +28,12 @@ impl<P: Enqueue> Sender<P> {
             return None;
         }
         parking.hand_over = None;
-        let mut turn = next_turn(&mut parking.held, &mut self.topics)?;
+        let crowded = parking.is_crowded();
+        let mut turn = next_turn(&mut parking.held, &mut self.topics, crowded)?;
         let of = &turn.identity;
         let topic = self.topics.get(of.topic);
+        // A hand-over would wait for rows that find no room.
+        turn.last &= !crowded;
         // Where the topic is closed they fail, and nothing is handed over.
         turn.last &= !topic.is_closed();
         if turn.last {
@@ -87,6 +90,11 @@ impl<P: Enqueue> Sender<P> {
             match taken.waits_for {
                 Some(cause) => parking.held.waits_for(&of, cause),
                 None if is_free => parking.held.release(&of),
+                // It is handed over at its next turn.
+                None if taken.left == 0 => {
+                    parking.held.taken(&of, 0, 0);
+                    parking.held.not_yet(&of);
+                }
                 None => {
                     parking.look_again = true;
                     parking.held.waits_for_stream(&of);
@@ -115,6 +123,7 @@ impl<P: Enqueue> Sender<P> {
     /// to be fetched.
     pub fn looked(&mut self, ledger: &Ledger, looked: &Looked) -> Vec<i64> {
         self.parking.look_again = false;
+        self.parking.looks += 1;
         self.parking.held_rows = looked.counts.held;
         // What is parked and not written yet is not in the table.
         if !self.parking.has_tasks() {
@@ -243,9 +252,14 @@ impl<P: Enqueue> Sender<P> {
 }
 
 /// The next key whose topic was asked for; what cannot be routed has none to ask for.
-fn next_turn(held: &mut Held, topics: &mut Topics) -> Option<Turn> {
+fn next_turn(held: &mut Held, topics: &mut Topics, crowded: bool) -> Option<Turn> {
     for _ in 0..held.ready() {
         let turn = held.turn()?;
+        // What is released makes room; to free a key does not.
+        if crowded && turn.is_empty {
+            held.put_off();
+            continue;
+        }
         let topic = topics.get(turn.identity.topic);
         if topic.state != TopicState::Unasked || topic.name.is_empty() {
             return Some(turn);

@@ -3,7 +3,10 @@
 
 mod copies;
 mod guilty;
+mod hot;
 mod policies;
+mod servers;
+mod unwritten;
 
 use serde_json::Value;
 
