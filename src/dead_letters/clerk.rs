@@ -24,6 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Nothing here waits for locks of others for long.
 const LOCK_TIMEOUT: &str = "SET lock_timeout = '5s'";
 
+/// Whether the database lacks characters that UTF-8 has. One without an encoding takes any.
+const ENCODING: &str =
+    "SELECT pg_catalog.current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
+
 /// What is asked of the task; one order at a time.
 #[derive(Debug)]
 pub enum Order {
@@ -102,6 +106,7 @@ impl Clerk {
             application,
             sources,
             client: None,
+            ascii: false,
         };
         tokio::spawn(task.run(ordered, answer));
         Clerk {
@@ -157,6 +162,8 @@ struct Task {
     application: String,
     sources: Vec<Source>,
     client: Option<Client>,
+    /// The database may have no character for what letters say.
+    ascii: bool,
 }
 
 impl Task {
@@ -204,10 +211,10 @@ impl Task {
     async fn carry_out(&mut self, owner: &Owner, order: &Order) -> Result<Step, Unable> {
         if self.client.as_ref().is_none_or(Client::is_closed) {
             let client = sql::connect(&self.info, &self.application).await?;
-            client
-                .batch_execute(LOCK_TIMEOUT)
-                .await
-                .map_err(|error| of_statement(error, "write dead letters", &self.info))?;
+            let refused = |error| of_statement(error, "write dead letters", &self.info);
+            client.batch_execute(LOCK_TIMEOUT).await.map_err(refused)?;
+            let row = client.query_one(ENCODING, &[]).await.map_err(refused)?;
+            self.ascii = row.get(0);
             self.client = Some(client);
         }
         let Some(client) = &mut self.client else {
@@ -217,7 +224,7 @@ impl Task {
             Order::Load(confirmed) => store::load(client, owner, *confirmed)
                 .await
                 .map(|loaded| Step::Done(Done::Loaded(loaded))),
-            Order::Write(writes) => store::write(client, owner, writes)
+            Order::Write(writes) => store::write(client, owner, writes, self.ascii)
                 .await
                 .map(|(durable, noted)| Step::Written(durable, noted)),
             Order::Take(take) => store::take(client, owner, take)

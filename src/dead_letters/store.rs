@@ -3,6 +3,7 @@
 //! superseded changes nothing.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     time::{Duration, SystemTime},
 };
@@ -11,7 +12,7 @@ use futures_util::future::try_join_all;
 use serde_json::Value;
 use tokio_postgres::{Client, Row, Statement, Transaction, types::ToSql};
 
-use super::letter::{Kept, Place, headers_from_json, headers_to_json, tuple_of};
+use super::letter::{Kept, Place, as_ascii, headers_from_json, headers_to_json, tuple_of};
 use crate::{
     lsn::{Lsn, PgTime, Position},
     pg::quote::ident,
@@ -364,11 +365,13 @@ async fn counts(client: &Client, slot: &str) -> Result<LetterCounts, tokio_postg
 }
 
 /// Writes all of it or nothing; where the log stood when it was durable, and each letter that failed.
-/// Written twice it is the same as written once.
+/// Written twice it is the same as written once. `ascii`: the database may have no character for
+/// what letters say.
 pub async fn write(
     client: &mut Client,
     owner: &Owner,
     writes: &[Write],
+    ascii: bool,
 ) -> Result<(Lsn, Vec<Option<Noted>>), Refused> {
     let transaction = begin(client, owner).await?;
     let park = transaction.prepare(PARK).await?;
@@ -377,9 +380,9 @@ pub async fn write(
         let (transaction, park) = (&transaction, &park);
         async move {
             match write {
-                Write::Park(row) => write_park(transaction, park, owner, row).await,
+                Write::Park(row) => write_park(transaction, park, owner, row, ascii).await,
                 Write::Resolve { id } => transaction.execute(RESOLVE, &[id]).await.map(|_| None),
-                Write::Fail(failure) => write_failure(transaction, failure).await,
+                Write::Fail(failure) => write_failure(transaction, failure, ascii).await,
                 Write::Return { id, behind } => {
                     let (life, commit, ordinal) = parts(behind);
                     let values: &[&(dyn ToSql + Sync)] = &[id, &life, &commit, &ordinal];
@@ -436,15 +439,35 @@ fn noted(row: Option<Row>) -> Result<Option<Noted>, tokio_postgres::Error> {
     }))
 }
 
+/// With what the database does not take as `\u{…}`.
+fn plain(text: &str, ascii: bool) -> Cow<'_, str> {
+    let takes = |c: char| c != '\0' && (!ascii || c.is_ascii());
+    if text.chars().all(takes) {
+        return text.into();
+    }
+    let mut plain = String::new();
+    for c in text.chars() {
+        match takes(c) {
+            true => plain.push(c),
+            false => plain.extend(c.escape_unicode()),
+        }
+    }
+    plain.into()
+}
+
 async fn write_park(
     transaction: &Transaction<'_>,
     statement: &Statement,
     owner: &Owner,
     park: &Park,
+    ascii: bool,
 ) -> Result<Option<Noted>, tokio_postgres::Error> {
     let (life, commit, ordinal) = parts(&park.place);
     let kept = park.kept.as_ref();
-    let headers = kept.map(|kept| headers_to_json(&kept.headers));
+    let json = |json| if ascii { as_ascii(json) } else { json };
+    let headers = kept.map(|kept| json(headers_to_json(&kept.headers)));
+    let raw = park.raw.clone().map(json);
+    let event_id = park.event_id.as_deref().map(|id| plain(id, ascii));
     let fault = park.fault.as_ref();
     let status = if park.behind.is_some() {
         "held"
@@ -456,7 +479,7 @@ async fn write_park(
         &owner.slot,
         &life,
         &park.outbox,
-        &park.event_id,
+        &event_id,
         &commit,
         &ordinal,
         &park.committed_at.micros(),
@@ -466,11 +489,11 @@ async fn write_park(
         &headers,
         &kept.map(|kept| kept.timestamp),
         &kept.and_then(|kept| kept.payload.as_deref()),
-        &park.raw,
+        &raw,
         &status,
         &fault.map(|fault| fault.class),
         &fault.map(|fault| fault.code.as_str()),
-        &fault.map(|fault| fault.text.as_str()),
+        &fault.map(|fault| plain(&fault.text, ascii)),
         &park.retry_after.map(|after| after.as_secs_f64()),
         &behind.as_ref().map(|behind| behind.0),
         &behind.as_ref().map(|behind| behind.1.as_str()),
@@ -482,6 +505,7 @@ async fn write_park(
 async fn write_failure(
     transaction: &Transaction<'_>,
     failure: &Failure,
+    ascii: bool,
 ) -> Result<Option<Noted>, tokio_postgres::Error> {
     let text = "UPDATE walpost.dead_letter d SET status = $2, attempts = attempts + 1, error_class = $3, error_code = $4, error_text = $5,
           first_failed_at = coalesce(first_failed_at, f.at), last_failed_at = f.at,
@@ -497,7 +521,7 @@ async fn write_failure(
         &status,
         &fault.class,
         &fault.code,
-        &fault.text,
+        &plain(&fault.text, ascii),
         &retry_after,
         &failure.attempts,
     ];
@@ -893,4 +917,16 @@ pub async fn retire(client: &mut Client, owner: &Owner, keep: Duration) -> Resul
     let log = transaction.execute(log, &[&keep]).await?;
     transaction.commit().await?;
     Ok(gone + log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_database_does_not_take_is_written_as_an_escape() {
+        assert_eq!(plain("aé\0", false), "aé\\u{0}");
+        assert_eq!(plain("aé\0", true), "a\\u{e9}\\u{0}");
+        assert!(matches!(plain("plain", true), Cow::Borrowed("plain")));
+    }
 }

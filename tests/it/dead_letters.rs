@@ -1,6 +1,7 @@
 //! One bad event stops and loses nothing else: it becomes a dead letter, rows of its key wait behind
 //! it, all others flow, and it can be published again.
 
+mod content;
 mod copies;
 mod guilty;
 mod hot;
