@@ -49,6 +49,8 @@ pub use self::{
 pub trait Enqueue {
     fn enqueue(&mut self, record: &Record<'_>, seq: Seq) -> Result<(), Code>;
     fn purge_queue(&self);
+    /// The largest message that it takes, in bytes.
+    fn largest(&self) -> usize;
 }
 
 impl Enqueue for Producer {
@@ -58,6 +60,10 @@ impl Enqueue for Producer {
 
     fn purge_queue(&self) {
         Producer::purge_queue(self);
+    }
+
+    fn largest(&self) -> usize {
+        Producer::largest(self)
     }
 }
 
@@ -173,13 +179,20 @@ impl<P: Enqueue> Sender<P> {
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
         self.now = now;
-        if self.suspended {
+        if self.suspended || self.is_probe_stale(ledger) {
             return;
         }
         self.walk(ledger, now);
         if self.poison.is_none() {
             self.send_retries(ledger);
         }
+    }
+
+    /// What an older stream had in the probe producer may still arrive, beside the main producer's
+    /// records: those of this stream wait until its report is in, or it would come between them.
+    fn is_probe_stale(&self, ledger: &Ledger) -> bool {
+        self.probing
+            .is_some_and(|(seq, _)| ledger.row(seq).is_none())
     }
 
     fn walk(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
@@ -202,6 +215,9 @@ impl<P: Enqueue> Sender<P> {
                     // Behind the rows of its topic that wait. A guilty one will fail again.
                     self.wait_at_gate(ledger, seq, now);
                 }
+                // Rows before it wait for their partition's first record alone, which will arrive:
+                // with them it would only make a batch fail again.
+                Some(RowState::Suspect) if self.is_behind_waiting(ledger, seq) => return,
                 Some(RowState::Suspect) => {
                     if self.goes_back(ledger, seq) {
                         continue;
@@ -301,6 +317,11 @@ impl<P: Enqueue> Sender<P> {
 
     fn is_topic_closed(&self, ledger: &Ledger, seq: Seq) -> bool {
         let topic = ledger.row(seq).and_then(|row| row.topic);
+        topic.is_some_and(|number| self.topics.get(number).state != TopicState::Open)
+    }
+
+    fn is_behind_waiting(&self, ledger: &Ledger, seq: Seq) -> bool {
+        let topic = ledger.row(seq).and_then(|row| row.topic);
         topic.is_some_and(|number| !self.topics.takes(number))
     }
 
@@ -351,7 +372,7 @@ impl<P: Enqueue> Sender<P> {
         let size = sizes.iter().sum::<usize>() as u64;
         let result = main
             .enqueue(&record, seq)
-            .map_err(|code| refusal(code, &record));
+            .map_err(|code| refusal(code, &record, main.largest()));
         ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
@@ -371,7 +392,7 @@ impl<P: Enqueue> Sender<P> {
             Ok(record) => self
                 .probe
                 .enqueue(&record, seq)
-                .map_err(|code| refusal(code, &record)),
+                .map_err(|code| refusal(code, &record, self.probe.largest())),
         };
         match sent {
             Ok(()) => {

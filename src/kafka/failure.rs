@@ -66,9 +66,9 @@ pub fn code_name(code: Code) -> String {
 }
 
 /// What the client library refuses itself, before anything is sent.
-pub fn over_client_limit(value: usize) -> String {
+pub fn over_client_limit(value: usize, limit: usize) -> String {
     format!(
-        "its value of {value} bytes is larger than kafka.properties \"message.max.bytes\" allows"
+        "its value of {value} bytes is larger than kafka.properties \"message.max.bytes\" of {limit} allows"
     )
 }
 

@@ -31,6 +31,7 @@ use rdkafka::{
 
 use super::{
     context::{Context, Deliveries, Source},
+    settings::DEFAULT_MESSAGE_MAX_BYTES,
     topics::{Answer, TopicState},
 };
 use crate::{ledger::Seq, outbox::record::Record};
@@ -60,6 +61,8 @@ pub struct Producer {
     client: Arc<BaseProducer<Context>>,
     stop: Arc<AtomicBool>,
     poller: Option<JoinHandle<()>>,
+    /// In bytes.
+    largest: usize,
 }
 
 impl Producer {
@@ -89,6 +92,10 @@ impl Producer {
             client,
             stop,
             poller: Some(poller),
+            largest: settings
+                .get("message.max.bytes")
+                .and_then(|bytes| bytes.parse().ok())
+                .unwrap_or(DEFAULT_MESSAGE_MAX_BYTES as usize),
         })
     }
 
@@ -169,6 +176,11 @@ impl Producer {
         }
         self.topics.insert(name.into(), NativeTopic(topic));
         Ok(topic)
+    }
+
+    /// The largest message that it takes, in bytes.
+    pub fn largest(&self) -> usize {
+        self.largest
     }
 
     /// Drops what was not sent yet; each such record is reported as purged.

@@ -5,6 +5,7 @@ pub mod conninfo;
 pub mod create_slot;
 pub mod failure;
 pub mod letters;
+pub mod lost;
 pub mod mark;
 pub mod message;
 pub mod numbers;

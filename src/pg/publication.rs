@@ -2,12 +2,27 @@
 
 use crate::{
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         quote::{ident, table},
         slot::{Found, Names, Outbox, Publication, Published, SlotFacts, Table},
+        verdict::recover,
     },
     stop,
 };
+
+/// Told by the stream alone: the publication did not exist at a position of it, whatever the
+/// catalogue says now.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "publication {publication} did not exist at this position of the stream (after {after}): rows written while it was missing are \
+     not streamed, and nothing behind that position was confirmed. {}",
+    recover()
+)]
+pub struct Missed {
+    pub publication: String,
+    pub after: Lsn,
+}
 
 /// Every insert into each of the tables comes through the publication, whole and under the table's
 /// name. Tables and publication are there.

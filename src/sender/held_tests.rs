@@ -131,6 +131,10 @@ impl Enqueue for Fake {
         Ok(())
     }
 
+    fn largest(&self) -> usize {
+        1_000_000
+    }
+
     fn purge_queue(&self) {
         *self.dead.borrow_mut() = true;
     }
@@ -739,6 +743,56 @@ fn asks_for_smaller_batches(rows: Vec<(usize, bool)>) -> bool {
             return asked;
         }
     }
+}
+
+#[test]
+fn a_guilty_record_is_found_at_once_also_where_its_neighbours_are_told_apart() {
+    // The brokers name the record that is no good, and those beside it are to be sent again.
+    let rows = (0..12).map(|row| (row % 2, row == 7)).collect();
+    let world = World {
+        rows,
+        ..World::default()
+    };
+    let mut run = Run::start(Rc::new(RefCell::new(world)));
+    let mut producers = 0;
+    for _ in 0..1_000 {
+        while run.read() {}
+        run.pump();
+        // All but a producer's first record go in one batch.
+        let batch: Vec<Seq> = run.main.queue.borrow_mut().drain(..).collect();
+        let is_refused = |seq: &Seq| {
+            let world = run.world.borrow();
+            world.is_refused(world.sent[seq])
+        };
+        let is_dead = *run.main.dead.borrow();
+        let (guilty, code) = match batch.iter().find(|seq| is_refused(seq)).copied() {
+            _ if is_dead => (None, Some(Code::PurgeQueue)),
+            None => (None, None),
+            guilty => (guilty, Some(Code::InvalidDifferentRecord)),
+        };
+        *run.main.dead.borrow_mut() |= guilty.is_some();
+        for seq in batch {
+            let outcome = match code {
+                _ if guilty == Some(seq) => Outcome::Failed(Code::InvalidRecord),
+                Some(code) => Outcome::Failed(code),
+                None => Outcome::Delivered,
+            };
+            run.settle(Source::Main, seq, outcome);
+        }
+        run.probe_report();
+        producers += usize::from(run.renew());
+        run.ask();
+        run.answer();
+    }
+    let world = run.world.borrow();
+    assert_eq!(
+        world.letters.len(),
+        3,
+        "the guilty one, and those behind it"
+    );
+    assert_eq!(world.arrived.len(), 9, "{:?}", world.arrived);
+    // The stream's start takes one, see `begin`.
+    assert!(producers <= 2, "{producers} producers");
 }
 
 #[test]

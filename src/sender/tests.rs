@@ -115,6 +115,10 @@ impl Enqueue for Fake {
     }
 
     // The model reports what is left after the end one by one, purged or not.
+    fn largest(&self) -> usize {
+        1_000_000
+    }
+
     fn purge_queue(&self) {
         *self.dead.borrow_mut() = true;
     }

@@ -2,6 +2,8 @@
 //! it, all others flow, and it can be published again.
 
 mod copies;
+mod guilty;
+mod policies;
 
 use serde_json::Value;
 

@@ -175,7 +175,7 @@ fn too_large(record: &Record<'_>, max_bytes: usize) -> Option<Poison> {
     let size = length(record.key) + length(record.payload) + headers + OVERHEAD;
     (size > max_bytes).then(|| Poison {
         code: code_name(Code::MessageSizeTooLarge),
-        text: over_client_limit(length(record.payload)),
+        text: over_client_limit(length(record.payload), max_bytes),
     })
 }
 
