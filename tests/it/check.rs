@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Scene, Walpost, free_port, kafka::Kafka, postgres::Cluster, services};
+use crate::harness::{Scene, Walpost, free_port, kafka::Kafka, postgres::Cluster, services, until};
 
 #[track_caller]
 fn check(walpost: &Walpost, code: i32) -> Vec<Value> {
@@ -394,6 +394,10 @@ fn a_refused_login_and_a_topic_that_may_not_be_seen_are_told() {
         "Describe and Write",
     );
     scene.kafka.allow("alice", &scene.topic("order"));
+    // The brokers hear of it one after the other.
+    until("the right is known", 20, || {
+        (walpost.command(&["check"]).code == Some(0)).then_some(())
+    });
     assert_eq!(wrong(&check(&walpost, 0)), told(&[]));
     walpost.set("kafka.properties.sasl.password", "outdated-9182");
     let found = check(&walpost, 3);
