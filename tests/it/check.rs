@@ -386,6 +386,13 @@ fn a_refused_login_and_a_topic_that_may_not_be_seen_are_told() {
         .set("kafka.properties.sasl.mechanism", "PLAIN")
         .set("kafka.properties.sasl.username", "alice")
         .set("kafka.properties.sasl.password", "alice-secret");
+    // With the right to write anywhere a producer may be idempotent.
+    scene.kafka.allow("alice", &scene.topic("elsewhere"));
+    until("the right is known", 20, || {
+        let found = walpost.command(&["check", "--json"]).json();
+        let refused = |one: &Value| one["id"] == "kafka.idempotence" && one["level"] == "fail";
+        (!found.as_array()?.iter().any(refused)).then_some(())
+    });
     finds(
         &walpost,
         "kafka.topic",
