@@ -1,17 +1,20 @@
 //! The command line: commands and flags, nothing of what they do.
 
 pub mod dead_letters;
+mod replay;
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 
+pub use replay::Replay;
+
 use crate::{config::parse_duration, lsn::Lsn};
 
 /// Publishes a PostgreSQL outbox table to Kafka from the write-ahead log.
 ///
-/// Ends with 0 done, 1 error, 2 usage or configuration, 4 the slot or publication needs the
-/// operator, 5 stopped at a record that cannot be delivered, 6 a grace or timeout ended first.
+/// Ends with 0 done, 1 error, 2 usage or configuration, 3 check found failures, 4 the slot or
+/// publication needs the operator, 5 stopped at a record that cannot be delivered, 6 a grace or timeout ended first.
 #[derive(Debug, Parser)]
 #[command(name = "walpost", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -73,6 +76,10 @@ pub enum Command {
     Init(Init),
     /// After a lost slot: make a new one, then publish what the table holds and the topics lack
     Recover(Recover),
+    /// Print the records that would be published next as JSON lines, and move nothing
+    Preview(Preview),
+    /// Look at PostgreSQL, Kafka and the configuration: what works, what does not, and what mends it
+    Check(Check),
     /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
     Run,
     /// Show the slot, its lags and the publisher
@@ -81,6 +88,13 @@ pub enum Command {
     Drain(Drain),
     /// Events that could not be published: list, show, replay, ignore or resend them
     DeadLetters(Box<dead_letters::DeadLetters>),
+    /// Publish rows of an outbox table once more, by time or by number
+    ///
+    /// They are read from the table in the order of column order_by and marked walpost_replay: replay;
+    /// the publisher may go on meanwhile. Rows whose key is held, and dead letters, are left out.
+    ///
+    /// Ends with 1 when a row could not be published; the others are.
+    Replay(Box<Replay>),
     /// Pass exactly one transaction that the server cannot decode, and record it
     Skip(Skip),
     /// Drop the slot and the publication, after showing what is not published
@@ -148,6 +162,20 @@ pub struct Recover {
     pub timeout: Duration,
 
     /// Print one JSON object at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Preview {
+    /// Print at most so many [default: all that is waiting now]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Check {
+    /// Print one JSON array
     #[arg(long)]
     pub json: bool,
 }

@@ -47,6 +47,7 @@ pub struct Metrics {
     pub duplicates_possible: Counter,
     /// Entries of the JSON column that were left out for their built-in name.
     pub dropped_headers: Counter,
+    copy_failures: Family<CopyFailure, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +58,11 @@ struct Topic {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Failure {
     class: String,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CopyFailure {
     code: String,
 }
 
@@ -82,6 +88,7 @@ impl Metrics {
             latency: Histogram::new(LATENCY_BUCKETS),
             duplicates_possible: Counter::default(),
             dropped_headers: Counter::default(),
+            copy_failures: Family::default(),
         };
         metrics.registered()
     }
@@ -124,6 +131,11 @@ impl Metrics {
             "Entries of the JSON headers that were left out because only walpost sets their names",
             self.dropped_headers.clone(),
         );
+        r.register(
+            "dead_letter_copy_failures",
+            "Copies of dead letters that Kafka did not take, by the error code",
+            self.copy_failures.clone(),
+        );
         self
     }
 
@@ -141,6 +153,14 @@ impl Metrics {
             code: code.to_owned(),
         };
         self.delivery_failures.get_or_create_owned(&labels).inc();
+    }
+
+    /// `code`: librdkafka's name of the error.
+    pub fn copy_failure(&self, code: &str) {
+        let code = code.to_owned();
+        self.copy_failures
+            .get_or_create_owned(&CopyFailure { code })
+            .inc();
     }
 
     pub fn restart(&self, reason: &str) {

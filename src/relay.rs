@@ -11,7 +11,9 @@ mod frames;
 mod inquirer;
 mod letters;
 mod limits;
+mod pace;
 mod rate;
+mod replay;
 mod reports;
 mod session;
 mod table;
@@ -37,10 +39,16 @@ use self::{
     reports::Trouble,
     session::{Draining, Session, Wire},
 };
-pub use self::{session::Start, table::Backfill, undecodable::Undecodable};
+pub use self::{
+    pace::Pace,
+    replay::{Replay, Sieve, Tally},
+    session::Start,
+    table::Backfill,
+    undecodable::Undecodable,
+};
 use crate::{
     config::Config,
-    dead_letters::clerk::Clerk,
+    dead_letters::{clerk::Clerk, copies::Copies},
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
@@ -85,6 +93,8 @@ pub struct Relay {
     inquirer: Inquirer,
     limits: Limits,
     letters: Letters,
+    /// Of dead letters, where a topic for them is configured.
+    copies: Option<Copies>,
     counters: Vec<TopicCounter>,
     reports: Vec<Settled>,
     latest_settled: Option<PgTime>,
@@ -127,6 +137,11 @@ impl Relay {
             Partitioner::named(partitioner),
             Parking::new(&config.dead_letters, config.delivery.in_flight_bytes),
         );
+        let topic = &config.dead_letters.topic;
+        let copies = (!topic.is_empty()).then(|| {
+            let settings = Box::new(factory.copy_settings());
+            Copies::to(topic, settings, metrics.clone())
+        });
         let delivery = &config.delivery;
         Ok(Relay {
             ledger: Ledger::new(delivery.in_flight_rows, delivery.in_flight_bytes),
@@ -136,6 +151,7 @@ impl Relay {
             inquirer: Inquirer::new(),
             limits: Limits::new(),
             letters: Letters::new(clerk),
+            copies,
             counters: Vec::new(),
             reports: Vec::new(),
             latest_settled: None,
@@ -267,10 +283,11 @@ impl Relay {
     fn send(&mut self) {
         self.now = jiff::Timestamp::now();
         self.sender.pump(&mut self.ledger, self.now);
-        if self.sender.has_many_oversized() && self.factory.halve_batches() {
+        let limit = self.sender.topics.smallest_limit();
+        if self.sender.has_many_oversized() && self.factory.halve_batches(limit) {
             self.sender.clear_suspects(&mut self.ledger);
         }
-        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
+        if self.sender.batches_are_too_large() && self.factory.halve_batches(limit) {
             self.sender.abandon_main();
         }
         self.factory.renew(&mut self.sender, &self.metrics);

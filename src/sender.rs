@@ -6,8 +6,12 @@
 //! open row, and rows that failed by their own or a neighbour's fault (suspects) are sent alone,
 //! through the probe producer, when nothing enqueued before them is open.
 
+mod lives;
+mod outcomes;
 mod parking;
 mod poison;
+mod releasing;
+mod retries;
 mod suspicion;
 
 use std::time::Duration;
@@ -17,8 +21,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use crate::{
     dead_letters::store::Fault,
     kafka::{
-        context::{Outcome, Settled, Source},
-        failure::{Class, class, code_name},
+        failure::Class,
         partitions::Partitioner,
         producer::Producer,
         topics::{Answer, TopicState, Topics},
@@ -34,13 +37,11 @@ use crate::{
 
 use self::{
     parking::Parked,
-    poison::{
-        Refusal, broker_text, closed_by, event_fault, is_size, refusal, setup_fault, unmappable,
-    },
+    poison::{Refusal, refusal, setup_fault, unmappable},
     suspicion::Suspicions,
 };
 pub use self::{
-    parking::{Parking, Task},
+    parking::{Parking, Parts, Task},
     poison::Poison,
 };
 
@@ -48,6 +49,8 @@ pub use self::{
 pub trait Enqueue {
     fn enqueue(&mut self, record: &Record<'_>, seq: Seq) -> Result<(), Code>;
     fn purge_queue(&self);
+    /// The largest message that it takes, in bytes.
+    fn largest(&self) -> usize;
 }
 
 impl Enqueue for Producer {
@@ -57,6 +60,10 @@ impl Enqueue for Producer {
 
     fn purge_queue(&self) {
         Producer::purge_queue(self);
+    }
+
+    fn largest(&self) -> usize {
+        Producer::largest(self)
     }
 }
 
@@ -172,13 +179,21 @@ impl<P: Enqueue> Sender<P> {
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
         self.now = now;
-        if self.suspended {
+        if self.suspended || self.is_probe_stale(ledger) {
             return;
         }
         self.walk(ledger, now);
+        self.hold_crowd(ledger);
         if self.poison.is_none() {
             self.send_retries(ledger);
         }
+    }
+
+    /// What an older stream had in the probe producer may still arrive, beside the main producer's
+    /// records: those of this stream wait until its report is in, or it would come between them.
+    fn is_probe_stale(&self, ledger: &Ledger) -> bool {
+        self.probing
+            .is_some_and(|(seq, _)| ledger.row(seq).is_none())
     }
 
     fn walk(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
@@ -201,6 +216,9 @@ impl<P: Enqueue> Sender<P> {
                     // Behind the rows of its topic that wait. A guilty one will fail again.
                     self.wait_at_gate(ledger, seq, now);
                 }
+                // Rows before it wait for their partition's first record alone, which will arrive:
+                // with them it would only make a batch fail again.
+                Some(RowState::Suspect) if self.is_behind_waiting(ledger, seq) => return,
                 Some(RowState::Suspect) => {
                     if self.goes_back(ledger, seq) {
                         continue;
@@ -300,6 +318,11 @@ impl<P: Enqueue> Sender<P> {
 
     fn is_topic_closed(&self, ledger: &Ledger, seq: Seq) -> bool {
         let topic = ledger.row(seq).and_then(|row| row.topic);
+        topic.is_some_and(|number| self.topics.get(number).state != TopicState::Open)
+    }
+
+    fn is_behind_waiting(&self, ledger: &Ledger, seq: Seq) -> bool {
+        let topic = ledger.row(seq).and_then(|row| row.topic);
         topic.is_some_and(|number| !self.topics.takes(number))
     }
 
@@ -350,7 +373,7 @@ impl<P: Enqueue> Sender<P> {
         let size = sizes.iter().sum::<usize>() as u64;
         let result = main
             .enqueue(&record, seq)
-            .map_err(|code| refusal(code, &record));
+            .map_err(|code| refusal(code, &record, main.largest()));
         ledger.set_topic(seq, number, size);
         result?;
         self.in_main += 1;
@@ -370,7 +393,7 @@ impl<P: Enqueue> Sender<P> {
             Ok(record) => self
                 .probe
                 .enqueue(&record, seq)
-                .map_err(|code| refusal(code, &record)),
+                .map_err(|code| refusal(code, &record, self.probe.largest())),
         };
         match sent {
             Ok(()) => {
@@ -427,171 +450,6 @@ impl<P: Enqueue> Sender<P> {
         false
     }
 
-    /// Takes one report.
-    pub fn settled(&mut self, ledger: &mut Ledger, settled: Settled) -> Report {
-        let Settled {
-            source,
-            seq,
-            partition,
-            outcome,
-        } = settled;
-        let purpose = match source {
-            Source::Main => {
-                assert!(
-                    self.in_main > 0,
-                    "a report for a record that was not enqueued: {seq:?}"
-                );
-                self.in_main -= 1;
-                if let Some(number) = ledger.row(seq).and_then(|row| row.topic) {
-                    self.topics.reported(number);
-                    if outcome == Outcome::Delivered {
-                        self.topics.delivered(number, partition, seq);
-                    }
-                }
-                None
-            }
-            Source::Probe => self
-                .probing
-                .take_if(|(probed, _)| *probed == seq)
-                .map(|(_, p)| p),
-        };
-        #[cfg(feature = "faults")]
-        if crate::faults::is_on(crate::faults::DROP_OUTCOME)
-            && matches!(outcome, Outcome::Failed(_))
-        {
-            return ledger.settle(seq).map_or(Report::Stale, Report::Delivered);
-        }
-        match outcome {
-            Outcome::Delivered => {
-                if let Some(Probe::Gate(number)) = purpose {
-                    self.topics.answer(number, TopicState::Open.into());
-                    if self.topics.first_waiting(number) == Some(seq) {
-                        self.topics.leave(number);
-                    }
-                }
-                if purpose == Some(Probe::Letter)
-                    && let Some(number) = ledger.row(seq).and_then(|row| row.topic)
-                {
-                    self.topics.answer(number, TopicState::Open.into());
-                }
-                self.arrived(ledger, seq)
-            }
-            Outcome::Failed(code) => self.failed(ledger, source, purpose, seq, partition, code),
-        }
-    }
-
-    /// A row is settled; a letter once that is written.
-    fn arrived(&mut self, ledger: &mut Ledger, seq: Seq) -> Report {
-        let Some(row) = ledger.row(seq) else {
-            return Report::Stale;
-        };
-        let delivered = Delivered {
-            committed_at: row.committed_at,
-            sent_bytes: row.sent_bytes,
-            topic: row.topic,
-            is_row: row.letter.is_none(),
-        };
-        if delivered.is_row {
-            ledger.settle(seq);
-        } else {
-            self.letter_arrives(ledger, seq);
-        }
-        Report::Delivered(delivered)
-    }
-
-    fn failed(
-        &mut self,
-        ledger: &mut Ledger,
-        source: Source,
-        purpose: Option<Probe>,
-        seq: Seq,
-        partition: i32,
-        code: Code,
-    ) -> Report {
-        let class = class(code);
-        let Some(row) = ledger.row(seq) else {
-            return Report::Stale;
-        };
-        let topic = row.topic;
-        if class == Class::Setup
-            && let Some(number) = topic
-        {
-            self.topics.answer(number, closed_by(code).into());
-        }
-        let state = match (source, class, purpose) {
-            // Alone in its batch and refused: guilty.
-            (Source::Probe, Class::Event, _) => {
-                self.suspect_like(ledger, seq, code);
-                ledger.set_state(seq, RowState::Suspect);
-                let partition = Some(partition).filter(|partition| *partition >= 0);
-                let text = self.refused_text(topic, code);
-                let fault = event_fault(code_name(code), text);
-                self.fails(ledger, seq, fault, partition);
-                return Report::Failed(Failed { class, code });
-            }
-            (Source::Probe, Class::Setup, Some(Probe::Letter)) => {
-                let fault = topic.map(|number| setup_fault(self.topics.get(number)));
-                let fault =
-                    fault.unwrap_or_else(|| event_fault(code_name(code), broker_text(code)));
-                self.letter_fails(ledger, seq, fault);
-                return Report::Failed(Failed { class, code });
-            }
-            (Source::Probe, Class::Passing, Some(Probe::Letter)) => {
-                self.queue_retry(seq);
-                RowState::Retry
-            }
-            (Source::Probe, _, Some(purpose)) if self.is_at_gate(seq, purpose) => RowState::Gated,
-            (Source::Probe, _, Some(Probe::Gate(_))) => RowState::Waiting,
-            (Source::Probe, Class::Setup, _) => RowState::Waiting,
-            (Source::Probe, Class::Passing, _) => RowState::Suspect,
-            (Source::Main, Class::Event, _) => {
-                if is_size(code) {
-                    if let Some(number) = topic {
-                        self.topics.want_limit(number);
-                    }
-                    self.oversized = self.oversized.max(Some(seq));
-                    self.oversized_rows += 1;
-                }
-                RowState::Suspect
-            }
-            (Source::Main, _, _) => RowState::Waiting,
-        };
-        ledger.set_state(seq, state);
-        if source == Source::Main {
-            self.abandon_main();
-        }
-        Report::Failed(Failed { class, code })
-    }
-
-    /// Others like it are tried alone for a while.
-    fn suspect_like(&mut self, ledger: &Ledger, seq: Seq, code: Code) {
-        if let Some(row) = ledger.row(seq)
-            && let Ok(record) = map(&mut self.mapper, row)
-        {
-            let topic = self.topics.number(record.topic);
-            self.suspicions.refused(code, &record, topic, self.now);
-        }
-    }
-
-    /// What the broker means, with the limit where it is known.
-    fn refused_text(&self, topic: Option<usize>, code: Code) -> String {
-        let limit = topic.and_then(|number| self.topics.get(number).limit.known());
-        match limit {
-            Some(limit) if is_size(code) => format!("too large for {limit}"),
-            _ => broker_text(code),
-        }
-    }
-
-    fn found(&mut self, poison: Poison) {
-        if self
-            .poison
-            .as_ref()
-            .is_none_or(|known| poison.seq < known.seq)
-        {
-            self.poison = Some(poison);
-        }
-    }
-
     /// The oldest row that can never be delivered.
     pub fn poison(&self) -> Option<&Poison> {
         self.poison.as_ref()
@@ -623,7 +481,9 @@ impl<P: Enqueue> Sender<P> {
     /// Batches were refused for their size, all their records were tried alone, and none was too
     /// large: told once.
     pub fn batches_are_too_large(&mut self) -> bool {
-        let tried = self.oversized.is_some_and(|last| last < self.cursor);
+        // After a failure the cursor is where it was until the next producer comes.
+        let walks = matches!(self.main, Main::Ready(_));
+        let tried = walks && self.oversized.is_some_and(|last| last < self.cursor);
         if tried && self.poison.is_none() {
             self.oversized = None;
         }
@@ -660,108 +520,6 @@ impl<P: Enqueue> Sender<P> {
             self.wait_at_gate(ledger, seq, self.now);
         }
         parked
-    }
-
-    /// The main producer failed, or must end: what it didn't send is purged, and its last reports
-    /// are awaited.
-    pub fn abandon_main(&mut self) {
-        self.main = match std::mem::replace(&mut self.main, Main::Absent) {
-            Main::Ready(main) => {
-                main.purge_queue();
-                Main::Draining(main)
-            }
-            other => other,
-        };
-    }
-
-    /// What was on its way when a connection broke came back into the queue of the failed producer.
-    pub fn purge_again(&self) {
-        if let Main::Draining(main) = &self.main {
-            main.purge_queue();
-        }
-    }
-
-    /// A producer that told the fate of every record that it took: only then may the next one be
-    /// made, or old records could land behind newer ones.
-    pub fn take_drained(&mut self) -> Option<P> {
-        if self.in_main > 0 || !matches!(self.main, Main::Draining(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut self.main, Main::Absent) {
-            Main::Draining(main) => Some(main),
-            _ => None,
-        }
-    }
-
-    /// Records that a failed producer has not reported yet.
-    pub fn draining(&self) -> Option<usize> {
-        matches!(self.main, Main::Draining(_)).then_some(self.in_main)
-    }
-
-    /// Goes on with a new producer: every open row is walked again.
-    pub fn install_main(&mut self, main: P, ledger: &mut Ledger) {
-        assert_eq!(
-            (self.in_main, ledger.enqueued()),
-            (0, 0),
-            "records without an outcome"
-        );
-        self.main = Main::Ready(main);
-        self.topics.cool();
-        self.topics.forget_enqueued();
-        self.oversized_rows = 0;
-        self.rewind(ledger);
-    }
-
-    /// A new probe producer after the old one failed. What it had is tried again.
-    pub fn install_probe(&mut self, probe: P, ledger: &mut Ledger) -> P {
-        if let Some((seq, purpose)) = self.probing.take() {
-            let state = match purpose {
-                Probe::Suspect => RowState::Suspect,
-                Probe::Letter => {
-                    self.queue_retry(seq);
-                    RowState::Retry
-                }
-                Probe::Gate(_) if self.is_at_gate(seq, purpose) => RowState::Gated,
-                Probe::Gate(_) => RowState::Waiting,
-            };
-            ledger.set_state(seq, state);
-        }
-        std::mem::replace(&mut self.probe, probe)
-    }
-
-    /// Whether the row still waits at the gate that it was sent to try; the walk that began again
-    /// meanwhile stands before it and knows nothing of the gate.
-    fn is_at_gate(&self, seq: Seq, purpose: Probe) -> bool {
-        matches!(purpose, Probe::Gate(number) if self.topics.first_waiting(number) == Some(seq))
-    }
-
-    fn rewind(&mut self, ledger: &mut Ledger) {
-        self.topics.forget_waiting();
-        self.forget_retries();
-        self.cursor = Seq(0);
-        let mut from = Seq(0);
-        while let Some(seq) = ledger.first_from(from) {
-            if ledger
-                .row(seq)
-                .is_some_and(|row| row.state == RowState::Gated)
-            {
-                ledger.set_state(seq, RowState::Waiting);
-            }
-            from = seq.next();
-        }
-    }
-
-    /// The stream starts again and the ledger was emptied: what the producer didn't send yet is
-    /// purged. What it did send precedes what comes next, so a suffix repeats.
-    pub fn restart(&mut self, ledger: &mut Ledger) {
-        if let Main::Ready(main) = &self.main {
-            main.purge_queue();
-        }
-        self.poison = None;
-        (self.oversized, self.oversized_rows) = (None, 0);
-        self.topics.forget_enqueued();
-        self.forget_letters();
-        self.rewind(ledger);
     }
 
     pub fn main(&self) -> Option<&P> {

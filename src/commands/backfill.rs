@@ -260,6 +260,7 @@ impl Backfill {
             .backfill(from, letters, &self.shutdown, |rows| progress.tell(rows))
             .await;
         progress.end();
+        self.relay.finish_copies().await;
         Ok(published?)
     }
 }
@@ -270,14 +271,14 @@ fn event_id<'a>(reader: &'a Reader, tuple: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// A bar on a terminal, a line every few seconds elsewhere; both on stderr.
-struct Progress {
+pub struct Progress {
     bar: Option<ProgressBar>,
     total: u64,
     said: Instant,
 }
 
 impl Progress {
-    fn new(total: u64) -> anyhow::Result<Progress> {
+    pub fn new(total: u64) -> anyhow::Result<Progress> {
         let style = "{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left";
         let style = ProgressStyle::with_template(style).context("progress bar")?;
         let bar = io::stderr()
@@ -290,7 +291,7 @@ impl Progress {
         })
     }
 
-    fn tell(&mut self, rows: u64) {
+    pub fn tell(&mut self, rows: u64) {
         match &self.bar {
             Some(bar) => bar.set_position(rows),
             None if self.said.elapsed() >= SAY_EVERY => {
@@ -301,7 +302,7 @@ impl Progress {
         }
     }
 
-    fn end(self) {
+    pub fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();
         }

@@ -3,7 +3,7 @@
 //! lost position, without those whose event the topics have.
 
 mod gap;
-mod telling;
+pub(super) mod telling;
 
 use self::{
     gap::Gap,

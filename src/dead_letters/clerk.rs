@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use tracing::debug;
 
 use super::store::{
-    self, Letter, Loaded, Looked, Owner, Refused, Source, Take, Taken, Write, find_event,
+    self, Letter, Loaded, Looked, Noted, Owner, Refused, Source, Take, Taken, Write, find_event,
 };
 use crate::{
     config::{Config, Outbox},
@@ -23,6 +23,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nothing here waits for locks of others for long.
 const LOCK_TIMEOUT: &str = "SET lock_timeout = '5s'";
+
+/// Whether the database lacks characters that UTF-8 has. One without an encoding takes any.
+const ENCODING: &str =
+    "SELECT pg_catalog.current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII')";
 
 /// What is asked of the task; one order at a time.
 #[derive(Debug)]
@@ -44,13 +48,21 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Done {
     Loaded(Loaded),
-    /// Where the log stood when it was durable, and what was written.
-    Written(Lsn, Vec<Write>),
+    Written(Written),
     Taken(Taken),
     Looked(Looked),
     Fetched(Vec<Letter>),
     Opened,
     Retired(u64),
+}
+
+#[derive(Debug)]
+pub struct Written {
+    /// Where the log stood when it was durable.
+    pub durable: Lsn,
+    pub writes: Vec<Write>,
+    /// Of each write that made a letter fail, what the letter is now.
+    pub noted: Vec<Option<Noted>>,
 }
 
 /// Why an order was not carried out.
@@ -94,6 +106,7 @@ impl Clerk {
             application,
             sources,
             client: None,
+            ascii: false,
         };
         tokio::spawn(task.run(ordered, answer));
         Clerk {
@@ -149,6 +162,8 @@ struct Task {
     application: String,
     sources: Vec<Source>,
     client: Option<Client>,
+    /// The database may have no character for what letters say.
+    ascii: bool,
 }
 
 impl Task {
@@ -167,8 +182,14 @@ impl Task {
                 .into()),
             };
             let answer = match (done, order) {
-                (Ok(Step::Written(lsn)), Order::Write(writes)) => Ok(Done::Written(lsn, writes)),
-                (Ok(Step::Written(_)), _) => Ok(Done::Opened),
+                (Ok(Step::Written(durable, noted)), Order::Write(writes)) => {
+                    Ok(Done::Written(Written {
+                        durable,
+                        writes,
+                        noted,
+                    }))
+                }
+                (Ok(Step::Written(..)), _) => Ok(Done::Opened),
                 (Ok(Step::Done(done)), _) => Ok(done),
                 (Err(Unable::Fenced), _) => Err(Trouble::Fenced),
                 (Err(Unable::Failed(error)), order) => {
@@ -190,10 +211,10 @@ impl Task {
     async fn carry_out(&mut self, owner: &Owner, order: &Order) -> Result<Step, Unable> {
         if self.client.as_ref().is_none_or(Client::is_closed) {
             let client = sql::connect(&self.info, &self.application).await?;
-            client
-                .batch_execute(LOCK_TIMEOUT)
-                .await
-                .map_err(|error| of_statement(error, "write dead letters", &self.info))?;
+            let refused = |error| of_statement(error, "write dead letters", &self.info);
+            client.batch_execute(LOCK_TIMEOUT).await.map_err(refused)?;
+            let row = client.query_one(ENCODING, &[]).await.map_err(refused)?;
+            self.ascii = row.get(0);
             self.client = Some(client);
         }
         let Some(client) = &mut self.client else {
@@ -203,7 +224,9 @@ impl Task {
             Order::Load(confirmed) => store::load(client, owner, *confirmed)
                 .await
                 .map(|loaded| Step::Done(Done::Loaded(loaded))),
-            Order::Write(writes) => store::write(client, owner, writes).await.map(Step::Written),
+            Order::Write(writes) => store::write(client, owner, writes, self.ascii)
+                .await
+                .map(|(durable, noted)| Step::Written(durable, noted)),
             Order::Take(take) => store::take(client, owner, take)
                 .await
                 .map(|taken| Step::Done(Done::Taken(taken))),
@@ -241,7 +264,7 @@ async fn fetch(
 }
 
 enum Step {
-    Written(Lsn),
+    Written(Lsn, Vec<Option<Noted>>),
     Done(Done),
 }
 

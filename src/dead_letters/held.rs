@@ -54,6 +54,8 @@ pub struct Turn {
     /// What is left may fit one batch: then the key is free once it is taken, provided that no row
     /// of it comes meanwhile.
     pub last: bool,
+    /// Nothing is in the table to take, as far as known.
+    pub is_empty: bool,
 }
 
 /// The held keys of one table in one topic.
@@ -231,7 +233,14 @@ impl Held {
             identity: identity.clone(),
             below: hold.unwritten.first().copied(),
             last: hold.waiting + hold.unwritten.len() <= BATCH,
+            is_empty: hold.waiting == 0,
         })
+    }
+
+    /// Letters of a key are being taken or sent.
+    pub fn is_releasing(&self) -> bool {
+        let mut holds = self.lines.values().flat_map(HashMap::values);
+        holds.any(|hold| hold.step != Step::Waits && hold.waiting + hold.flying > 0)
     }
 
     pub fn has_unwritten(&self, of: &Identity) -> bool {

@@ -75,13 +75,30 @@ pub fn headers_to_json(headers: &[Header]) -> Value {
     headers.iter().map(entry).collect()
 }
 
+/// The same for a database whose encoding may have no character for what it says: texts that are not
+/// ASCII in base64, a header's name too.
+pub fn as_ascii(json: Value) -> Value {
+    match json {
+        Value::String(text) if !text.is_ascii() => json!({ "base64": STANDARD.encode(text) }),
+        Value::Array(entries) => entries.into_iter().map(as_ascii).collect(),
+        // Column names are the database's own.
+        Value::Object(columns) => {
+            let columns = columns.into_iter();
+            let columns: Map<_, _> = columns.map(|(name, v)| (name, as_ascii(v))).collect();
+            columns.into()
+        }
+        other => other,
+    }
+}
+
 /// Nothing is lost on the way back; an entry that isn't one is named.
 pub fn headers_from_json(json: &Value) -> Result<Vec<Header>, String> {
     let wrong = || format!("column headers holds {json}, which is not [[name, value], …]");
     let entries = json.as_array().ok_or_else(wrong)?;
     let entry = |entry: &Value| {
         let pair = entry.as_array().filter(|pair| pair.len() == 2)?;
-        Some((pair[0].as_str()?.to_owned(), text_from_json(&pair[1])?))
+        let name = String::from_utf8(text_from_json(&pair[0])??).ok()?;
+        Some((name, text_from_json(&pair[1])?))
     };
     entries.iter().map(|e| entry(e).ok_or_else(wrong)).collect()
 }
@@ -181,6 +198,7 @@ mod tests {
     fn headers_survive_the_table_byte_for_byte_and_in_order() {
         let headers = vec![
             entry("b", Some(b"text")),
+            entry("€", Some("€é".as_bytes())),
             entry("a", None),
             entry("a", Some(b"")),
             entry("c", Some(&[0xff, 0, 1])),
@@ -189,6 +207,9 @@ mod tests {
         ];
         let json = headers_to_json(&headers);
         assert_eq!(headers_from_json(&json).unwrap(), headers);
+        let ascii = as_ascii(json);
+        assert!(ascii.to_string().is_ascii());
+        assert_eq!(headers_from_json(&ascii).unwrap(), headers);
         for wrong in [
             json!({}),
             json!([["a"]]),

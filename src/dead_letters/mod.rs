@@ -2,6 +2,8 @@
 //! later rows wait behind them.
 
 pub mod clerk;
+pub mod copies;
+pub mod copy;
 pub mod guard;
 pub mod held;
 pub mod letter;

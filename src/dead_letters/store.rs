@@ -2,13 +2,17 @@
 //! writes begins with proof that the slot is still ours, so that a publisher that was paused and
 //! superseded changes nothing.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    time::{Duration, SystemTime},
+};
 
 use futures_util::future::try_join_all;
 use serde_json::Value;
 use tokio_postgres::{Client, Row, Statement, Transaction, types::ToSql};
 
-use super::letter::{Kept, Place, headers_from_json, headers_to_json, tuple_of};
+use super::letter::{Kept, Place, as_ascii, headers_from_json, headers_to_json, tuple_of};
 use crate::{
     lsn::{Lsn, PgTime, Position},
     pg::quote::ident,
@@ -95,6 +99,23 @@ pub enum Write {
     },
 }
 
+/// A letter as it was written.
+#[derive(Debug)]
+pub struct Noted {
+    pub id: i64,
+    pub attempts: i32,
+    /// `None` of a row that is only held.
+    pub first_failed_at: Option<jiff::Timestamp>,
+    pub last_failed_at: Option<jiff::Timestamp>,
+}
+
+impl Noted {
+    /// It failed for the first time.
+    pub fn is_new(&self) -> bool {
+        self.first_failed_at.is_some() && self.first_failed_at == self.last_failed_at
+    }
+}
+
 /// A held key as the table has it.
 #[derive(Debug)]
 pub struct HeldKey {
@@ -137,6 +158,8 @@ pub struct Looked {
     /// The first open letter of a key, where it is `held` or `replaying`: it may be sent.
     pub first: Vec<Wanted>,
     pub counts: LetterCounts,
+    /// Topics with open letters of class `setup`.
+    pub closed_topics: Vec<String>,
     /// Until the next one is due.
     pub next_due: Option<Duration>,
 }
@@ -276,9 +299,6 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
         "SELECT position_lsn::text, position_ordinal FROM walpost.dead_letter
          WHERE slot = $1 AND life = $2 AND position_lsn >= $3::text::pg_catalog.pg_lsn AND ({OPEN} OR status = 'ignored')"
     );
-    let closed = format!(
-        "SELECT DISTINCT topic FROM walpost.dead_letter WHERE slot = $1 AND {OPEN} AND error_class = 'setup'"
-    );
     let mut loaded = Loaded::default();
     for row in client.query(&held, &[&owner.slot]).await? {
         let first = place(row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
@@ -300,11 +320,31 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
         let place = place(Some(owner.life), row.try_get(0)?, row.try_get(1)?);
         loaded.known.extend(place.map(|place| place.position));
     }
-    for row in client.query(&closed, &[&owner.slot]).await? {
-        loaded.closed_topics.push(row.try_get(0)?);
-    }
+    loaded.closed_topics = closed_topics(client, &owner.slot).await?;
     loaded.counts = counts(client, &owner.slot).await?;
     Ok(loaded)
+}
+
+/// Events of the table that were not published, and are a matter of their letters.
+pub async fn events_with_letters(
+    client: &Client,
+    slot: &str,
+    outbox: &str,
+) -> Result<Vec<String>, Refused> {
+    let text = format!(
+        "SELECT DISTINCT event_id FROM walpost.dead_letter WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL
+           AND ({OPEN} OR status = 'ignored') AND error_class IS DISTINCT FROM 'resend'"
+    );
+    let rows = client.query(&text, &[&slot, &outbox]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+async fn closed_topics(client: &Client, slot: &str) -> Result<Vec<String>, tokio_postgres::Error> {
+    let text = format!(
+        "SELECT DISTINCT topic FROM walpost.dead_letter WHERE slot = $1 AND {OPEN} AND error_class = 'setup'"
+    );
+    let rows = client.query(&text, &[&slot]).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 async fn counts(client: &Client, slot: &str) -> Result<LetterCounts, tokio_postgres::Error> {
@@ -324,9 +364,15 @@ async fn counts(client: &Client, slot: &str) -> Result<LetterCounts, tokio_postg
     Ok(counts)
 }
 
-/// Writes all of it or nothing; where the log stood when it was durable. Written twice it is the
-/// same as written once.
-pub async fn write(client: &mut Client, owner: &Owner, writes: &[Write]) -> Result<Lsn, Refused> {
+/// Writes all of it or nothing; where the log stood when it was durable, and each letter that failed.
+/// Written twice it is the same as written once. `ascii`: the database may have no character for
+/// what letters say.
+pub async fn write(
+    client: &mut Client,
+    owner: &Owner,
+    writes: &[Write],
+    ascii: bool,
+) -> Result<(Lsn, Vec<Option<Noted>>), Refused> {
     let transaction = begin(client, owner).await?;
     let park = transaction.prepare(PARK).await?;
     // All on their way at once, in order: one round trip for the batch.
@@ -334,22 +380,22 @@ pub async fn write(client: &mut Client, owner: &Owner, writes: &[Write]) -> Resu
         let (transaction, park) = (&transaction, &park);
         async move {
             match write {
-                Write::Park(row) => write_park(transaction, park, owner, row).await,
-                Write::Resolve { id } => transaction.execute(RESOLVE, &[id]).await.map(drop),
-                Write::Fail(failure) => write_failure(transaction, failure).await,
+                Write::Park(row) => write_park(transaction, park, owner, row, ascii).await,
+                Write::Resolve { id } => transaction.execute(RESOLVE, &[id]).await.map(|_| None),
+                Write::Fail(failure) => write_failure(transaction, failure, ascii).await,
                 Write::Return { id, behind } => {
                     let (life, commit, ordinal) = parts(behind);
                     let values: &[&(dyn ToSql + Sync)] = &[id, &life, &commit, &ordinal];
-                    transaction.execute(RETURN, values).await.map(drop)
+                    transaction.execute(RETURN, values).await.map(|_| None)
                 }
             }
         }
     });
-    try_join_all(each).await?;
+    let noted = try_join_all(each).await?;
     transaction.commit().await?;
     let text = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text";
     let row = client.query_one(text, &[]).await?;
-    Ok(lsn(row.try_get(0)?).unwrap_or(Lsn::ZERO))
+    Ok((lsn(row.try_get(0)?).unwrap_or(Lsn::ZERO), noted))
 }
 
 fn parts(place: &Place) -> (i32, String, i32) {
@@ -373,19 +419,55 @@ const PARK: &str = "INSERT INTO walpost.dead_letter AS d (slot, life, outbox, ev
            WHERE c.slot = $1 AND c.life = $20 AND c.position_lsn = $21::text::pg_catalog.pg_lsn AND c.position_ordinal = $22)
         FROM (SELECT CASE WHEN $16::text IS NOT NULL THEN pg_catalog.clock_timestamp() END AS at) f
         ON CONFLICT (slot, life, position_lsn, position_ordinal) DO UPDATE SET status = excluded.status, error_class = excluded.error_class,
-          error_code = excluded.error_code, error_text = excluded.error_text, attempts = 0, last_failed_at = excluded.last_failed_at,
+          error_code = excluded.error_code, error_text = excluded.error_text, attempts = 0,
+          first_failed_at = coalesce(d.first_failed_at, excluded.first_failed_at), last_failed_at = excluded.last_failed_at,
           next_retry_at = excluded.next_retry_at, held_behind = excluded.held_behind
-        WHERE d.status = 'resolved'";
+        WHERE d.status = 'resolved'
+        RETURNING d.id, d.attempts, d.first_failed_at, d.last_failed_at";
+
+fn noted(row: Option<Row>) -> Result<Option<Noted>, tokio_postgres::Error> {
+    let Some(row) = row else { return Ok(None) };
+    let time = |index| -> Result<Option<jiff::Timestamp>, tokio_postgres::Error> {
+        let at: Option<SystemTime> = row.try_get(index)?;
+        Ok(at.and_then(|at| at.try_into().ok()))
+    };
+    Ok(Some(Noted {
+        id: row.try_get(0)?,
+        attempts: row.try_get(1)?,
+        first_failed_at: time(2)?,
+        last_failed_at: time(3)?,
+    }))
+}
+
+/// With what the database does not take as `\u{…}`.
+fn plain(text: &str, ascii: bool) -> Cow<'_, str> {
+    let takes = |c: char| c != '\0' && (!ascii || c.is_ascii());
+    if text.chars().all(takes) {
+        return text.into();
+    }
+    let mut plain = String::new();
+    for c in text.chars() {
+        match takes(c) {
+            true => plain.push(c),
+            false => plain.extend(c.escape_unicode()),
+        }
+    }
+    plain.into()
+}
 
 async fn write_park(
     transaction: &Transaction<'_>,
     statement: &Statement,
     owner: &Owner,
     park: &Park,
-) -> Result<(), tokio_postgres::Error> {
+    ascii: bool,
+) -> Result<Option<Noted>, tokio_postgres::Error> {
     let (life, commit, ordinal) = parts(&park.place);
     let kept = park.kept.as_ref();
-    let headers = kept.map(|kept| headers_to_json(&kept.headers));
+    let json = |json| if ascii { as_ascii(json) } else { json };
+    let headers = kept.map(|kept| json(headers_to_json(&kept.headers)));
+    let raw = park.raw.clone().map(json);
+    let event_id = park.event_id.as_deref().map(|id| plain(id, ascii));
     let fault = park.fault.as_ref();
     let status = if park.behind.is_some() {
         "held"
@@ -397,7 +479,7 @@ async fn write_park(
         &owner.slot,
         &life,
         &park.outbox,
-        &park.event_id,
+        &event_id,
         &commit,
         &ordinal,
         &park.committed_at.micros(),
@@ -407,27 +489,30 @@ async fn write_park(
         &headers,
         &kept.map(|kept| kept.timestamp),
         &kept.and_then(|kept| kept.payload.as_deref()),
-        &park.raw,
+        &raw,
         &status,
         &fault.map(|fault| fault.class),
         &fault.map(|fault| fault.code.as_str()),
-        &fault.map(|fault| fault.text.as_str()),
+        &fault.map(|fault| plain(&fault.text, ascii)),
         &park.retry_after.map(|after| after.as_secs_f64()),
         &behind.as_ref().map(|behind| behind.0),
         &behind.as_ref().map(|behind| behind.1.as_str()),
         &behind.as_ref().map(|behind| behind.2),
     ];
-    transaction.execute(statement, values).await.map(drop)
+    noted(transaction.query_opt(statement, values).await?)
 }
 
 async fn write_failure(
     transaction: &Transaction<'_>,
     failure: &Failure,
-) -> Result<(), tokio_postgres::Error> {
-    let text = "UPDATE walpost.dead_letter SET status = $2, attempts = attempts + 1, error_class = $3, error_code = $4, error_text = $5,
-          first_failed_at = coalesce(first_failed_at, pg_catalog.clock_timestamp()), last_failed_at = pg_catalog.clock_timestamp(),
-          next_retry_at = pg_catalog.clock_timestamp() + $6::float8 * interval '1 second', held_behind = NULL
-        WHERE id = $1 AND status = 'replaying' AND attempts = $7";
+    ascii: bool,
+) -> Result<Option<Noted>, tokio_postgres::Error> {
+    let text = "UPDATE walpost.dead_letter d SET status = $2, attempts = attempts + 1, error_class = $3, error_code = $4, error_text = $5,
+          first_failed_at = coalesce(first_failed_at, f.at), last_failed_at = f.at,
+          next_retry_at = f.at + $6::float8 * interval '1 second', held_behind = NULL
+        FROM (SELECT pg_catalog.clock_timestamp() AS at) f
+        WHERE id = $1 AND status = 'replaying' AND attempts = $7
+        RETURNING d.id, d.attempts, d.first_failed_at, d.last_failed_at";
     let status = if failure.is_dead { "dead" } else { "pending" };
     let fault = &failure.fault;
     let retry_after = failure.retry_after.map(|after| after.as_secs_f64());
@@ -436,18 +521,18 @@ async fn write_failure(
         &status,
         &fault.class,
         &fault.code,
-        &fault.text,
+        &plain(&fault.text, ascii),
         &retry_after,
         &failure.attempts,
     ];
-    let changed = transaction.execute(text, values).await?;
-    if changed > 0 && failure.holds {
+    let changed = noted(transaction.query_opt(text, values).await?)?;
+    if changed.is_some() && failure.holds {
         let text = "UPDATE walpost.dead_letter d SET held_behind = f.id FROM walpost.dead_letter f
             WHERE f.id = $1 AND d.slot = f.slot AND d.outbox = f.outbox AND d.topic = f.topic AND d.key = f.key AND d.status = 'held'
               AND d.held_behind IS DISTINCT FROM f.id";
         transaction.execute(text, &[&failure.id]).await?;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// Letters whose time has come are `replaying` from now on; then what there is to do.
@@ -490,6 +575,7 @@ pub async fn look(client: &mut Client, owner: &Owner, limit: i64) -> Result<Look
     looked.next_due =
         seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX));
     looked.counts = counts(client, &owner.slot).await?;
+    looked.closed_topics = closed_topics(client, &owner.slot).await?;
     Ok(looked)
 }
 
@@ -831,4 +917,16 @@ pub async fn retire(client: &mut Client, owner: &Owner, keep: Duration) -> Resul
     let log = transaction.execute(log, &[&keep]).await?;
     transaction.commit().await?;
     Ok(gone + log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_database_does_not_take_is_written_as_an_escape() {
+        assert_eq!(plain("aé\0", false), "aé\\u{0}");
+        assert_eq!(plain("aé\0", true), "a\\u{e9}\\u{0}");
+        assert!(matches!(plain("plain", true), Cow::Borrowed("plain")));
+    }
 }

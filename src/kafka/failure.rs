@@ -65,6 +65,13 @@ pub fn code_name(code: Code) -> String {
     name
 }
 
+/// What the client library refuses itself, before anything is sent.
+pub fn over_client_limit(value: usize, limit: usize) -> String {
+    format!(
+        "its value of {value} bytes is larger than kafka.properties \"message.max.bytes\" of {limit} allows"
+    )
+}
+
 /// Why there is no producer. librdkafka's own text repeats the value of a property, which may be a
 /// secret under a misspelt name.
 pub fn no_producer(error: KafkaError) -> anyhow::Error {

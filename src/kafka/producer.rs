@@ -24,12 +24,14 @@ use rdkafka::{
         rd_kafka_vtype_t as V,
     },
     error::{KafkaError, KafkaResult},
+    metadata::Metadata,
     producer::{BaseProducer, Producer as _, PurgeConfig},
     types::{RDKafkaErrorCode as Code, RDKafkaRespErr},
 };
 
 use super::{
     context::{Context, Deliveries, Source},
+    settings::DEFAULT_MESSAGE_MAX_BYTES,
     topics::{Answer, TopicState},
 };
 use crate::{ledger::Seq, outbox::record::Record};
@@ -59,6 +61,8 @@ pub struct Producer {
     client: Arc<BaseProducer<Context>>,
     stop: Arc<AtomicBool>,
     poller: Option<JoinHandle<()>>,
+    /// In bytes.
+    largest: usize,
 }
 
 impl Producer {
@@ -88,6 +92,10 @@ impl Producer {
             client,
             stop,
             poller: Some(poller),
+            largest: settings
+                .get("message.max.bytes")
+                .and_then(|bytes| bytes.parse().ok())
+                .unwrap_or(DEFAULT_MESSAGE_MAX_BYTES as usize),
         })
     }
 
@@ -170,6 +178,11 @@ impl Producer {
         Ok(topic)
     }
 
+    /// The largest message that it takes, in bytes.
+    pub fn largest(&self) -> usize {
+        self.largest
+    }
+
     /// Drops what was not sent yet; each such record is reported as purged.
     pub fn purge_queue(&self) {
         self.client.purge(PurgeConfig::default().queue());
@@ -209,22 +222,27 @@ impl Inquiry {
     /// What the brokers say of a topic; blocks for at most `timeout`. An error is no answer.
     pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<Answer> {
         let metadata = self.0.client().fetch_metadata(Some(topic), timeout)?;
-        let found = metadata.topics().iter().find(|t| t.name() == topic);
-        let Some(found) = found else {
-            return Ok(TopicState::Missing.into());
-        };
-        let partitions = found.partitions().len();
-        let state = match found.error().map(Code::from) {
-            None if partitions == 0 => TopicState::Missing,
-            None => TopicState::Open,
-            Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
-                TopicState::Missing
-            }
-            // A new topic has no leaders for a moment; the producer waits for them by itself.
-            Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
-            Some(code) => return Err(KafkaError::MetadataFetch(code)),
-        };
-        Ok(Answer { state, partitions })
+        answer(&metadata, topic)
     }
+}
+
+/// What the brokers say of a topic that they were asked for. An error is no answer.
+pub fn answer(metadata: &Metadata, topic: &str) -> KafkaResult<Answer> {
+    let found = metadata.topics().iter().find(|t| t.name() == topic);
+    let Some(found) = found else {
+        return Ok(TopicState::Missing.into());
+    };
+    let partitions = found.partitions().len();
+    let state = match found.error().map(Code::from) {
+        None if partitions == 0 => TopicState::Missing,
+        None => TopicState::Open,
+        Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
+            TopicState::Missing
+        }
+        // A new topic has no leaders for a moment; the producer waits for them by itself.
+        Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
+        Some(code) => return Err(KafkaError::MetadataFetch(code)),
+    };
+    Ok(Answer { state, partitions })
 }

@@ -8,7 +8,7 @@ use crate::config;
 const HEADERS_PER_ROW: u64 = 1024;
 
 /// librdkafka's own default.
-const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
+pub const DEFAULT_MESSAGE_MAX_BYTES: u64 = 1_000_000;
 
 /// librdkafka's own default.
 pub const DEFAULT_BATCH_SIZE: u32 = 1_000_000;
@@ -55,6 +55,28 @@ pub fn probe_producer(
     settings
         .set("enable.gapless.guarantee", "false")
         .set("linger.ms", "0");
+    settings
+}
+
+/// Copies of dead letters that may be on their way, in KiB.
+pub const COPIES_KIBIBYTES: u32 = 16 << 10;
+
+/// Settings of the producer of copies of dead letters: nothing waits for them for long.
+pub fn copy_producer(
+    brokers: &str,
+    properties: &[(String, String)],
+    client_id: &str,
+) -> ClientConfig {
+    let mut settings = common(brokers, properties, client_id);
+    settings
+        .set("enable.gapless.guarantee", "false")
+        .set("message.timeout.ms", "60000")
+        // Their number and size are bounded before they come here.
+        .set("queue.buffering.max.messages", COPIES_KIBIBYTES.to_string())
+        .set(
+            "queue.buffering.max.kbytes",
+            (2 * COPIES_KIBIBYTES).to_string(),
+        );
     settings
 }
 

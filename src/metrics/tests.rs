@@ -12,6 +12,7 @@ fn what_is_known_is_told_and_the_rest_left_out() {
     metrics.latency.observe(0.3);
     metrics.restart("connection lost");
     metrics.delivery_failure("event", "MSG_SIZE_TOO_LARGE");
+    metrics.copy_failure("_MESSAGE_TIMED_OUT");
     let text = metrics.text(&state);
     for line in [
         "walpost_events_published_total{topic=\"a\"} 2",
@@ -20,6 +21,7 @@ fn what_is_known_is_told_and_the_rest_left_out() {
         "walpost_restarts_total{reason=\"connection lost\"} 1",
         "walpost_delivery_failures_total{class=\"event\",code=\"MSG_SIZE_TOO_LARGE\"} 1",
         "walpost_duplicates_possible_total 0",
+        "walpost_dead_letter_copy_failures_total{code=\"_MESSAGE_TIMED_OUT\"} 1",
         "walpost_role{role=\"publisher\"} 0",
         "walpost_in_flight_rows 0",
         "walpost_oldest_unpublished_seconds 0.0",

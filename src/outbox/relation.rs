@@ -186,6 +186,11 @@ impl Relations {
         self.known.clear();
     }
 
+    /// The catalogue was read again.
+    pub fn know(&mut self, types: Types) {
+        self.types = types;
+    }
+
     /// Notes a table's shape; it holds for the rows that follow. `false`: one of its columns has a
     /// type that the catalogue did not have when it was read, so read it again; once for each type.
     #[must_use]

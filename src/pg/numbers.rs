@@ -106,8 +106,69 @@ impl Reader {
         }))
     }
 
+    /// Numbers without a row between these bounds, or where one is missing, between the lowest and the
+    /// highest of the rows that were asked for. In the transaction of [`Reader::begin`]; `last`: taken
+    /// before it. The error says why nothing can be counted.
+    pub async fn gone(
+        &self,
+        from: Option<i64>,
+        to: Option<i64>,
+        last: Option<i64>,
+    ) -> anyhow::Result<Result<Numbers, String>> {
+        let column = &self.order_by;
+        if let Some(other) = self.other_type().await? {
+            return Ok(Err(format!("column {column} is of type {other}")));
+        }
+        let (n, outbox) = (ident(column), table(&self.name));
+        let text = format!(
+            "SELECT min({n})::int8, max({n})::int8, (SELECT max({n})::int8 FROM {outbox}) FROM {outbox} WHERE {}",
+            self.within()
+        );
+        let rows = self.client.query_typed(&text, &[]).await.map_err(explain)?;
+        let row = rows.first().context("no answer")?;
+        let (lowest, highest): (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+        // What nobody wrote yet is not gone.
+        let newest = row.try_get::<_, Option<i64>>(2)?.max(last);
+        let high = to.map_or(highest, |to| newest.map(|newest| to.min(newest)));
+        let (Some(low), Some(high)) = (from.or(lowest), high) else {
+            return Ok(Err("there are no such rows".into()));
+        };
+        let text = format!(
+            "SELECT before + 1, n - 1, (sum(n - before - 1) OVER ())::int8
+             FROM (SELECT n, lag(n, 1, $1 - 1) OVER (ORDER BY n) AS before
+               FROM (SELECT {n}::int8 AS n FROM {outbox} WHERE {n} BETWEEN $1 AND $2 UNION ALL SELECT $2 + 1) AS r) AS g
+             WHERE n - before > 1 ORDER BY n LIMIT {NAMED}"
+        );
+        let values = [(&low as _, Type::INT8), (&high as _, Type::INT8)];
+        let rows = match low <= high {
+            true => self
+                .client
+                .query_typed(&text, &values)
+                .await
+                .map_err(explain)?,
+            false => Vec::new(),
+        };
+        let mut ranges = Vec::new();
+        for row in &rows {
+            ranges.push((row.try_get(0)?, row.try_get(1)?));
+        }
+        let missing = rows
+            .first()
+            .map(|row| row.try_get::<_, i64>(2))
+            .transpose()?;
+        Ok(Ok(Numbers {
+            column: column.clone(),
+            from: low,
+            to: high,
+            missing: missing.unwrap_or(0).try_into()?,
+            ranges,
+            is_open_below: false,
+            is_open_above: false,
+        }))
+    }
+
     /// The type of `order_by`, if it is none of the integers.
-    async fn other_type(&self) -> anyhow::Result<Option<String>> {
+    pub async fn other_type(&self) -> anyhow::Result<Option<String>> {
         let text = "SELECT pg_catalog.format_type(atttypid, NULL) FROM pg_catalog.pg_attribute
             WHERE attrelid = $1::pg_catalog.regclass AND attname = $2
               AND atttypid NOT IN ('int2'::pg_catalog.regtype, 'int4'::pg_catalog.regtype, 'int8'::pg_catalog.regtype)";

@@ -35,3 +35,11 @@ pub fn check(found: i32, database: &str) -> Result<(), Stop> {
          {VERSION}: {what}"
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_statements_are_understood_in_every_encoding() {
+        assert!(super::MIGRATIONS.iter().all(|sql| sql.is_ascii()));
+    }
+}

@@ -21,6 +21,12 @@ pub struct ServerError {
 }
 
 impl ServerError {
+    /// The code of the server's error that an error comes from.
+    pub fn code_of(error: &anyhow::Error) -> Option<SqlState> {
+        let mut causes = error.chain();
+        causes.find_map(|cause| Some(cause.downcast_ref::<ServerError>()?.code.clone()))
+    }
+
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader::new("ErrorResponse", body);
         let mut error = ServerError {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rdkafka::{admin::AdminClient, client::DefaultClientContext};
+use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -122,16 +122,19 @@ impl Factory {
     }
 
     /// Batches were refused for their size although no record of them was too large: the next
-    /// producer makes them half as large. `false` when they can't be smaller.
-    pub fn halve_batches(&mut self) -> bool {
+    /// producer makes them half as large, or as large as the topic's `limit` lets them be, in bytes.
+    /// `false` when they can't be smaller.
+    pub fn halve_batches(&mut self, limit: Option<u32>) -> bool {
         let now = self
             .recipe
             .batch_size
             .unwrap_or_else(|| self.recipe.configured_batch_size());
-        if now <= SMALLEST_BATCH {
+        let smallest = limit.map_or(SMALLEST_BATCH, |limit| SMALLEST_BATCH.min(limit / 2).max(1));
+        if now <= smallest {
             return false;
         }
-        let half = (now / 2).max(SMALLEST_BATCH);
+        // A batch has a head of its own, so what fits exactly may still be too large.
+        let half = (now / 2).min(limit.unwrap_or(u32::MAX)).max(smallest);
         info!(
             batch_size = half,
             "batches are larger than a topic takes; making smaller ones"
@@ -148,6 +151,19 @@ impl Factory {
         let client_id = format!("walpost-{}", config.postgres.slot);
         let settings = settings::reader(&config.kafka.brokers, &properties, &client_id);
         settings.create().map_err(no_producer)
+    }
+
+    /// What a producer of copies of dead letters is made of, read anew for each.
+    pub fn copy_settings(&self) -> impl Fn() -> anyhow::Result<ClientConfig> + Send + Sync + use<> {
+        let recipe = self.recipe.clone();
+        move || {
+            let config = &recipe.config;
+            let mut properties = recipe.properties.clone();
+            properties.extend(read_property_files(&config.kafka)?);
+            let client_id = format!("walpost-{}", config.postgres.slot);
+            let brokers = &config.kafka.brokers;
+            Ok(settings::copy_producer(brokers, &properties, &client_id))
+        }
     }
 
     /// Whether a new client could log in where the old one could not.

@@ -10,12 +10,13 @@ use crate::{
     backoff::Backoff,
     config::OnPoison,
     dead_letters::{
-        clerk::{Clerk, Done, Order, Trouble},
+        clerk::{Clerk, Done, Order, Trouble, Written},
+        copy::{Copy, Told},
         held::Identity,
-        store::{Loaded, Looked, Owner, Write},
+        store::{Loaded, Looked, Noted, Owner, Write},
     },
     error::{Exit, Failure},
-    ledger::Seq,
+    ledger::{Row, Seq},
     lsn::Lsn,
     stop,
 };
@@ -40,6 +41,9 @@ const RETIRE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Reading pauses no longer than this for the last letters of a key.
 const HAND_OVER: Duration = Duration::from_secs(5);
+
+/// How long a publisher that ends waits for copies of letters.
+const COPIES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Writes in one transaction.
 const BATCH: usize = 2000;
@@ -269,7 +273,7 @@ impl Relay {
             info!("dead letters can be written and read again");
         }
         match done {
-            Done::Written(durable, writes) => self.on_written(durable, &writes),
+            Done::Written(written) => self.on_written(&written),
             Done::Taken(taken) => self.sender.taken(&mut self.ledger, &self.relations, taken),
             Done::Fetched(letters) => {
                 self.letters.fetch.clear();
@@ -295,10 +299,11 @@ impl Relay {
         Ok(())
     }
 
-    fn on_written(&mut self, durable: Lsn, writes: &[Write]) {
+    fn on_written(&mut self, written: &Written) {
         let rows = std::mem::take(&mut self.letters.writing);
-        let mut settled = 0;
-        for ((seq, identity), write) in rows.iter().zip(writes) {
+        let (mut settled, mut held) = (0, 0);
+        let writes = written.writes.iter().zip(&written.noted);
+        for ((seq, identity), (write, noted)) in rows.iter().zip(writes) {
             match write {
                 Write::Park(park) => {
                     if let Some(fault) = &park.fault {
@@ -307,6 +312,7 @@ impl Relay {
                         warn!(event_id, position = %park.place.position, topic = park.topic, class = fault.class, code, "dead letter written");
                     }
                     self.letters.look |= park.behind.is_none();
+                    held += u64::from(park.behind.is_some() && noted.is_some());
                 }
                 Write::Fail(failure) => {
                     let (class, code) = (failure.fault.class, &failure.fault.code);
@@ -325,9 +331,13 @@ impl Relay {
                 }
                 Write::Return { .. } => {}
             }
-            let row =
-                self.sender
-                    .written(&mut self.ledger, *seq, identity.as_ref(), write, durable);
+            let (of, durable) = (identity.as_ref(), written.durable);
+            let row = self
+                .sender
+                .written(&mut self.ledger, *seq, of, write, durable);
+            if let (Some(row), Some(noted)) = (&row, noted) {
+                self.copy(write, row, noted);
+            }
             if let Some(row) = row.filter(|row| row.letter.is_none()) {
                 settled += 1;
                 self.latest_settled = self.latest_settled.max(Some(row.committed_at));
@@ -336,6 +346,63 @@ impl Relay {
         let mut state = self.state.lock();
         state.settled_rows += settled;
         state.last_progress = Instant::now();
+        // Of what else changes a look follows.
+        if let Some(counts) = &mut state.dead_letters {
+            counts.held += held;
+        }
+    }
+
+    /// A letter that failed for the first time is copied to its topic, and so is one that is dead now.
+    fn copy(&mut self, write: &Write, row: &Row, noted: &Noted) {
+        let Some(copies) = &self.copies else { return };
+        let told = |outbox, fault| Told {
+            outbox,
+            event_id: None,
+            place: None,
+            topic: "",
+            partition: None,
+            key: None,
+            kept: None,
+            raw: None,
+            fault,
+            noted,
+        };
+        match write {
+            Write::Park(park) if noted.is_new() => {
+                let Some(fault) = &park.fault else { return };
+                copies.publish(Copy::of(&Told {
+                    event_id: park.event_id.as_deref(),
+                    place: Some(park.place),
+                    topic: &park.topic,
+                    partition: park.partition,
+                    key: park.key.as_deref(),
+                    kept: park.kept.as_ref(),
+                    raw: park.raw.as_ref(),
+                    ..told(&park.outbox, fault)
+                }));
+            }
+            Write::Fail(failure) if noted.is_new() || failure.is_dead => {
+                let Some(letter) = &row.letter else { return };
+                let parts = self.sender.parts_of_letter(row);
+                copies.publish(Copy::of(&Told {
+                    event_id: letter.event_id.as_deref(),
+                    place: letter.place,
+                    topic: &parts.topic,
+                    key: parts.key.as_deref(),
+                    kept: parts.kept.as_ref(),
+                    raw: parts.raw.as_ref(),
+                    ..told(&letter.outbox, &failure.fault)
+                }));
+            }
+            _ => {}
+        }
+    }
+
+    /// Waits for copies of dead letters that are on their way, for at most a moment.
+    pub async fn finish_copies(&self) {
+        if let Some(copies) = &self.copies {
+            copies.finish(COPIES_WITHIN).await;
+        }
     }
 
     fn on_looked(&mut self, looked: &Looked) {

@@ -8,27 +8,20 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Enqueue, Probe, Sender, map};
+use super::{Enqueue, Sender, map};
 use crate::{
     config::{self, OnPoison},
     dead_letters::{
         guard::Guard,
-        held::{BATCH, Held, Identity, Turn},
+        held::{Held, Identity},
         letter::{Kept, Place, raw_of},
-        store::{self, Body, Failure, Fault, Loaded, Looked, Park, Take, Taken, Wanted, Write},
+        store::{Failure, Fault, Loaded, Park, Write},
     },
-    kafka::topics::{TopicState, Topics},
-    ledger::{self, Content, Ledger, Letter, Row, RowState, Seq},
+    ledger::{Content, Ledger, Row, RowState, Seq},
     lsn::{Lsn, Position},
-    outbox::{
-        relation::Relations,
-        row::{Origin, OutboxRow, Reread, Unmappable},
-    },
+    outbox::row::{OutboxRow, Unmappable},
     pg::pgoutput::Tuple,
 };
-
-/// Letters that may be in flight at once.
-const MAX_FLYING: usize = 2 * BATCH;
 
 /// Keys named when too many rows are held.
 const TOLD: usize = 3;
@@ -51,28 +44,34 @@ pub(super) enum Parked {
 
 /// All that is known of dead letters in memory.
 pub struct Parking {
-    retry_after: Vec<Duration>,
-    max_held_rows: u64,
-    max_bytes: u64,
-    guard: Guard,
-    life: i32,
-    held: Held,
-    held_rows: u64,
+    pub(super) retry_after: Vec<Duration>,
+    pub(super) max_held_rows: u64,
+    pub(super) max_bytes: u64,
+    pub(super) guard: Guard,
+    pub(super) life: i32,
+    pub(super) held: Held,
+    pub(super) held_rows: u64,
     /// Rows at these positions are kept already.
-    known: HashSet<Position>,
+    pub(super) known: HashSet<Position>,
     /// Letters that are in the ledger.
-    flying: HashSet<i64>,
-    tasks: Vec<Task>,
+    pub(super) flying: HashSet<i64>,
+    pub(super) tasks: Vec<Task>,
     /// Letters that go through the probe producer, each alone.
-    retries: VecDeque<Seq>,
+    pub(super) retries: VecDeque<Seq>,
     /// The row that the first of them waits for.
-    blocker: Option<Seq>,
+    pub(super) blocker: Option<Seq>,
     /// The key whose letters are being taken, and whether they are the last ones.
-    asked: Option<(Identity, bool)>,
+    pub(super) asked: Option<(Identity, bool)>,
     /// The key whose last letters are to be taken: nothing is read meanwhile.
-    hand_over: Option<Identity>,
+    pub(super) hand_over: Option<Identity>,
     /// A letter could not be sent yet, because the stream was not read so far.
-    look_again: bool,
+    pub(super) look_again: bool,
+    /// How often the table was looked at.
+    pub(super) looks: u64,
+    /// Rows to be held that find no room, in order.
+    crowd: VecDeque<Task>,
+    /// How often the table had been looked at when the first of them came.
+    full: Option<u64>,
 }
 
 impl Parking {
@@ -93,16 +92,19 @@ impl Parking {
             asked: None,
             hand_over: None,
             look_again: false,
+            looks: 0,
+            crowd: VecDeque::new(),
+            full: None,
         }
     }
 
     /// Full jitter.
-    fn pause(&self, attempt: usize) -> Option<Duration> {
+    pub(super) fn pause(&self, attempt: usize) -> Option<Duration> {
         let longest = self.retry_after.get(attempt)?;
         Some(longest.mul_f64(rand::random()))
     }
 
-    fn place(&self, row: &Row) -> Place {
+    pub(super) fn place(&self, row: &Row) -> Place {
         Place {
             life: self.life,
             position: row.position,
@@ -164,18 +166,46 @@ impl Parking {
         !self.known.is_empty() && self.known.contains(&position)
     }
 
-    /// A letter waits for the stream.
+    /// A letter waits for the stream, or a row for room.
     pub fn looks_again(&self) -> bool {
-        self.look_again
+        self.look_again || self.full == Some(self.looks)
+    }
+
+    /// Rows that are to be held find no room.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.crowd.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.held_rows < self.max_held_rows && self.crowd.is_empty()
+    }
+
+    fn admit(&mut self) {
+        while self.held_rows < self.max_held_rows
+            && let Some(task) = self.crowd.pop_front()
+        {
+            self.held_rows += 1;
+            self.tasks.push(task);
+        }
+        if self.crowd.is_empty() {
+            self.full = None;
+        }
+    }
+
+    /// As many rows are held as may be; `true` as long as there could be fewer of them soon: what
+    /// operators did is not known yet, or is being done.
+    fn may_release(&mut self) -> bool {
+        let since = *self.full.get_or_insert(self.looks);
+        since == self.looks || !self.flying.is_empty() || self.held.is_releasing()
     }
 }
 
-/// What a row without a record is kept with.
-struct Parts {
-    topic: String,
-    key: Option<Vec<u8>>,
-    kept: Option<Kept>,
-    raw: Option<Value>,
+/// What a row is kept with: a record, or the raw row where none could be made of it.
+pub struct Parts {
+    pub topic: String,
+    pub key: Option<Vec<u8>>,
+    pub kept: Option<Kept>,
+    pub raw: Option<Value>,
     unmappable: Option<Unmappable>,
 }
 
@@ -212,6 +242,8 @@ impl<P: Enqueue> Sender<P> {
         parking.tasks.clear();
         parking.retries.clear();
         (parking.blocker, parking.asked, parking.hand_over) = (None, None, None);
+        parking.crowd.clear();
+        parking.full = None;
     }
 
     /// The row, or the letter, can't be sent as it is.
@@ -241,7 +273,13 @@ impl<P: Enqueue> Sender<P> {
     }
 
     /// Nothing from this row on is sent.
-    fn stops_at(&mut self, ledger: &Ledger, seq: Seq, code: String, text: String) -> Parked {
+    pub(super) fn stops_at(
+        &mut self,
+        ledger: &Ledger,
+        seq: Seq,
+        code: String,
+        text: String,
+    ) -> Parked {
         if let Some(row) = ledger.row(seq) {
             let topic = row
                 .topic
@@ -293,12 +331,8 @@ impl<P: Enqueue> Sender<P> {
             });
             return self.stops_at(ledger, seq, fault.code, fault.text);
         }
-        if behind.is_some() {
-            if self.parking.held_rows >= self.parking.max_held_rows {
-                let text = self.too_many_held();
-                return self.stops_at(ledger, seq, "max_held_rows".into(), text);
-            }
-            self.parking.held_rows += 1;
+        if behind.is_some() && !self.parking.has_room() && !self.parking.may_release() {
+            return self.stops_for_room(ledger, seq);
         }
         if let Some(identity) = &identity {
             match behind {
@@ -330,16 +364,39 @@ impl<P: Enqueue> Sender<P> {
                 None
             },
         }));
-        self.parking.tasks.push(Task {
+        let task = Task {
             seq,
             identity,
             write,
-        });
+        };
+        if behind.is_some() {
+            self.parking.crowd.push_back(task);
+            self.parking.admit();
+        } else {
+            self.parking.tasks.push(task);
+        }
         ledger.set_state(seq, RowState::Parked);
         Parked::Yes
     }
 
-    fn too_many_held(&self) -> String {
+    /// Rows that no room was found for are held as soon as there is some. Without hope for any the
+    /// publisher stops at the first of them.
+    pub(super) fn hold_crowd(&mut self, ledger: &Ledger) {
+        self.parking.admit();
+        if let Some(first) = self.parking.crowd.front().map(|task| task.seq)
+            && self.poison.is_none()
+            && !self.parking.may_release()
+        {
+            self.stops_for_room(ledger, first);
+        }
+    }
+
+    fn stops_for_room(&mut self, ledger: &Ledger, seq: Seq) -> Parked {
+        let text = self.too_many_held();
+        self.stops_at(ledger, seq, "max_held_rows".into(), text)
+    }
+
+    pub(super) fn too_many_held(&self) -> String {
         let keys = self.parking.held.largest(TOLD).into_iter();
         let keys: Vec<_> = keys
             .map(|(of, rows)| {
@@ -387,6 +444,21 @@ impl<P: Enqueue> Sender<P> {
         parts
     }
 
+    /// What a letter that was sent holds.
+    pub fn parts_of_letter(&mut self, row: &Row) -> Parts {
+        match &row.content {
+            // As it was kept, without what tells of its replay.
+            Content::Kept(kept) => Parts {
+                topic: kept.topic.clone(),
+                key: kept.key.clone(),
+                kept: Some(Kept::clone(kept)),
+                raw: None,
+                unmappable: None,
+            },
+            Content::Tuple { .. } => self.parts(row),
+        }
+    }
+
     /// A letter was sent, or could not even be: an attempt is spent.
     pub(super) fn letter_fails(&mut self, ledger: &mut Ledger, seq: Seq, fault: Fault) {
         let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
@@ -415,7 +487,7 @@ impl<P: Enqueue> Sender<P> {
     }
 
     /// A letter of its key before it failed.
-    fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
+    pub(super) fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
         let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
             return;
         };
@@ -437,7 +509,7 @@ impl<P: Enqueue> Sender<P> {
         }
     }
 
-    fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
+    pub(super) fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
         self.parking.tasks.push(Task {
             seq,
             identity: None,
@@ -506,353 +578,9 @@ impl<P: Enqueue> Sender<P> {
         }
         Some(row)
     }
-
-    /// Letters of a key to take now, if any. The stream was read up to `ledger`'s boundary.
-    pub fn next_take(&mut self, ledger: &Ledger) -> Option<Take> {
-        let parking = &mut self.parking;
-        if parking.asked.is_some() || parking.flying.len() + BATCH > MAX_FLYING {
-            return None;
-        }
-        parking.hand_over = None;
-        let mut turn = next_turn(&mut parking.held, &mut self.topics)?;
-        let of = &turn.identity;
-        let topic = self.topics.get(of.topic);
-        // Where the topic is closed they fail, and nothing is handed over.
-        turn.last &= !topic.is_closed();
-        if turn.last {
-            // With no producer nothing moves, and reading must not wait for it.
-            if !matches!(self.main, super::Main::Ready(_)) {
-                return None;
-            }
-            parking.hand_over = Some(of.clone());
-            let is_walked = ledger.first_from(self.cursor).is_none();
-            if parking.held.has_unwritten(of) || !is_walked || !topic.waiting.is_empty() {
-                return None;
-            }
-        }
-        let read = Place {
-            life: parking.life,
-            position: Position {
-                commit: ledger.boundary().unwrap_or(Lsn::ZERO),
-                ordinal: 0,
-            },
-        };
-        let take = Take {
-            outbox: parking.held.outbox_name(of.outbox).to_owned(),
-            topic: self.topics.get(of.topic).name.to_string(),
-            key: of.key.to_vec(),
-            bound: turn.below.map_or(read, |below| below.min(read)),
-            max_rows: BATCH,
-            max_bytes: parking.max_bytes,
-            except: parking.flying.iter().copied().collect(),
-        };
-        parking.asked = Some((turn.identity, turn.last));
-        parking.held.take_turn();
-        Some(take)
-    }
-
-    /// They were not taken: the database didn't answer.
-    pub fn not_taken(&mut self) {
-        if let Some((of, _)) = self.parking.asked.take() {
-            self.parking.held.not_yet(&of);
-        }
-        self.parking.hand_over = None;
-    }
-
-    /// Letters of the key that was asked for.
-    pub fn taken(&mut self, ledger: &mut Ledger, relations: &Relations, taken: Taken) {
-        let parking = &mut self.parking;
-        parking.hand_over = None;
-        let Some((of, last)) = parking.asked.take() else {
-            return;
-        };
-        // What goes alone goes beside the others: rows of the key wait until it has arrived.
-        let alone = taken.letters.iter().any(|letter| letter.failed);
-        let is_free = last && !alone && taken.left == 0 && !parking.held.has_unwritten(&of);
-        if taken.letters.is_empty() {
-            match taken.waits_for {
-                Some(cause) => parking.held.waits_for(&of, cause),
-                None if is_free => parking.held.release(&of),
-                None => {
-                    parking.look_again = true;
-                    parking.held.waits_for_stream(&of);
-                }
-            }
-            return;
-        }
-        let born = parking.held.taken(&of, taken.letters.len(), taken.left);
-        let generation = parking.held.generation();
-        parking.held_rows = parking.held_rows.saturating_sub(taken.letters.len() as u64);
-        for letter in taken.letters {
-            let from = ledger::Taken {
-                identity: of.clone(),
-                born,
-                generation,
-            };
-            let alone = letter.failed;
-            self.open_letter(ledger, relations, letter, Some(from), alone);
-        }
-        if is_free {
-            self.parking.held.release(&of);
-        }
-    }
-
-    /// What there is to do in the table: keys wake up, and letters of keys that aren't held are named
-    /// to be fetched.
-    pub fn looked(&mut self, ledger: &Ledger, looked: &Looked) -> Vec<i64> {
-        self.parking.look_again = false;
-        self.parking.held_rows = looked.counts.held;
-        let boundary = ledger.boundary();
-        let read = |place: Option<Place>, life: i32| {
-            place.is_none_or(|place| place.life < life || Some(place.position.commit) < boundary)
-        };
-        for wanted in &looked.first {
-            if let Some(of) = self.identity(wanted)
-                && self.parking.held.contains(&of)
-            {
-                self.parking.held.wake(&of);
-            }
-        }
-        let mut fetch = Vec::new();
-        for wanted in &looked.replaying {
-            if self.parking.flying.contains(&wanted.id) {
-                continue;
-            }
-            // Letters that an operator made to send an event once more have no place and no order.
-            let of = wanted.place.and_then(|_| self.identity(wanted));
-            if of.is_some_and(|of| self.parking.held.contains(&of)) {
-                continue;
-            }
-            if !read(wanted.place, self.parking.life) {
-                self.parking.look_again = true;
-                continue;
-            }
-            if self.parking.flying.len() + fetch.len() >= MAX_FLYING / 2 {
-                self.parking.look_again = true;
-                break;
-            }
-            fetch.push(wanted.id);
-        }
-        fetch
-    }
-
-    fn identity(&mut self, wanted: &Wanted) -> Option<Identity> {
-        Some(Identity {
-            outbox: self.parking.held.outbox(&wanted.outbox),
-            topic: self.topics.number(&wanted.topic),
-            key: wanted.key.as_deref()?.into(),
-        })
-    }
-
-    /// Letters whose order doesn't count.
-    pub fn fetched(
-        &mut self,
-        ledger: &mut Ledger,
-        relations: &Relations,
-        letters: Vec<store::Letter>,
-    ) {
-        for letter in letters {
-            if !self.parking.flying.contains(&letter.id) {
-                self.open_letter(ledger, relations, letter, None, true);
-            }
-        }
-    }
-
-    /// A letter is in the ledger until what became of it is written.
-    fn open_letter(
-        &mut self,
-        ledger: &mut Ledger,
-        relations: &Relations,
-        letter: store::Letter,
-        taken: Option<ledger::Taken>,
-        alone: bool,
-    ) {
-        self.parking.flying.insert(letter.id);
-        let (origin, content, broken) = match letter.body {
-            Body::Kept(mut kept) => {
-                // Kept is also where a record failed that its key had sent there.
-                let mapping = relations.mapping_of(&letter.outbox);
-                kept.partition = kept
-                    .partition
-                    .filter(|_| mapping.is_some_and(|mapping| mapping.chooses_partition()));
-                (Origin::Letter, Content::Kept(Box::new(kept)), None)
-            }
-            Body::Broken(text) => (Origin::Letter, nothing(), Some(text)),
-            Body::Row {
-                columns,
-                tuple,
-                resend,
-            } => {
-                let origin = if resend {
-                    Origin::Table(Reread::Resend)
-                } else {
-                    Origin::Letter
-                };
-                match relations.shape_of_kept(&letter.outbox, &columns) {
-                    Some(shape) => {
-                        let tuple = tuple.into();
-                        (origin, Content::Tuple { shape, tuple }, None)
-                    }
-                    None => {
-                        let text =
-                            format!("{} is no outbox table of this publisher", letter.outbox);
-                        (origin, nothing(), Some(text))
-                    }
-                }
-            }
-        };
-        let state = if alone {
-            RowState::Retry
-        } else {
-            RowState::Waiting
-        };
-        let committed_at = letter.committed_at;
-        let letter = Letter {
-            id: letter.id,
-            attempts: letter.attempts,
-            outbox: letter.outbox.into(),
-            event_id: letter.event_id,
-            place: letter.place,
-            taken,
-            resend: letter.resend,
-        };
-        let seq = ledger.open_letter(origin, committed_at, content, letter, state);
-        if let Some(text) = broken {
-            let fault = Fault {
-                class: "event",
-                code: "letter_broken".into(),
-                text,
-            };
-            self.letter_fails(ledger, seq, fault);
-        }
-    }
-
-    /// A letter of its own fault goes alone, once nothing of its topic before it is on its way.
-    pub(super) fn queue_retry(&mut self, seq: Seq) {
-        self.parking.retries.push_back(seq);
-    }
-
-    pub(super) fn forget_retries(&mut self) {
-        self.parking.retries.clear();
-        self.parking.blocker = None;
-    }
-
-    pub(super) fn send_retries(&mut self, ledger: &mut Ledger) {
-        for _ in 0..self.parking.retries.len() {
-            if self.probing.is_some() {
-                return;
-            }
-            let Some(seq) = self.parking.retries.front().copied() else {
-                return;
-            };
-            let waits = ledger.row(seq).map(|row| row.state) == Some(RowState::Retry);
-            if !waits || self.goes_back(ledger, seq) {
-                self.next_retry(false);
-                continue;
-            }
-            if !self.try_letter(ledger, seq) {
-                return;
-            }
-        }
-    }
-
-    fn next_retry(&mut self, again: bool) {
-        self.parking.blocker = None;
-        if let Some(seq) = self.parking.retries.pop_front()
-            && again
-        {
-            self.parking.retries.push_back(seq);
-        }
-    }
-
-    /// `false`: it is its turn, and it has to wait.
-    fn try_letter(&mut self, ledger: &mut Ledger, seq: Seq) -> bool {
-        let Some(row) = ledger.row(seq) else {
-            return false;
-        };
-        let topic = match map(&mut self.mapper, row) {
-            Ok(record) => self.topics.number(record.topic),
-            Err(unmappable) => {
-                self.next_retry(false);
-                let fault = Fault {
-                    class: "event",
-                    code: unmappable.code.into(),
-                    text: unmappable.text,
-                };
-                self.letter_fails(ledger, seq, fault);
-                return true;
-            }
-        };
-        ledger.set_topic(seq, topic, 0);
-        match self.topics.get(topic).state {
-            TopicState::Unasked => {
-                self.topics.want(topic);
-                self.next_retry(true);
-                return true;
-            }
-            TopicState::Missing => {
-                self.next_retry(false);
-                let fault = super::poison::setup_fault(self.topics.get(topic));
-                self.letter_fails(ledger, seq, fault);
-                return true;
-            }
-            // Only trying tells.
-            TopicState::Denied | TopicState::Open => {}
-        }
-        if self.is_blocked(ledger, seq, topic) {
-            return false;
-        }
-        self.next_retry(false);
-        self.send_to_probe(ledger, seq, Probe::Letter);
-        if self.probing.is_none() && ledger.row(seq).map(|row| row.state) == Some(RowState::Retry) {
-            self.parking.retries.push_back(seq);
-            return false;
-        }
-        true
-    }
-
-    /// Whether a row of the topic before it is on its way, or on its way to be.
-    fn is_blocked(&mut self, ledger: &Ledger, seq: Seq, topic: usize) -> bool {
-        let mut from = self.parking.blocker.unwrap_or(Seq(0));
-        while let Some(before) = ledger.first_from(from).filter(|before| *before < seq) {
-            let blocks = ledger.row(before).is_some_and(|row| {
-                let settled = matches!(row.state, RowState::Parked | RowState::Retry);
-                !settled && row.topic.is_none_or(|of| of == topic)
-            });
-            if blocks {
-                self.parking.blocker = Some(before);
-                return true;
-            }
-            from = before.next();
-        }
-        false
-    }
-
-    /// Letters don't wait at a closed gate.
-    pub(super) fn expel_letters(&mut self, ledger: &mut Ledger, topic: usize) {
-        let is_letter = |seq: Seq| ledger.row(seq).is_some_and(|row| row.letter.is_some());
-        for seq in self.topics.take_waiting(topic, is_letter) {
-            let fault = super::poison::setup_fault(self.topics.get(topic));
-            self.letter_fails(ledger, seq, fault);
-        }
-    }
 }
 
-/// The next key whose topic was asked for; what cannot be routed has none to ask for.
-fn next_turn(held: &mut Held, topics: &mut Topics) -> Option<Turn> {
-    for _ in 0..held.ready() {
-        let turn = held.turn()?;
-        let topic = topics.get(turn.identity.topic);
-        if topic.state != TopicState::Unasked || topic.name.is_empty() {
-            return Some(turn);
-        }
-        topics.want(turn.identity.topic);
-        held.put_off();
-    }
-    None
-}
-
-fn nothing() -> Content {
+pub(super) fn nothing() -> Content {
     Content::Kept(Box::new(Kept {
         topic: String::new(),
         key: None,

@@ -8,7 +8,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use crate::{
     dead_letters::store::Fault,
     kafka::{
-        failure::{Class, class, code_name},
+        failure::{Class, class, code_name, over_client_limit},
         topics::{Topic, TopicState},
     },
     ledger::{Row, Seq},
@@ -85,17 +85,15 @@ pub(super) fn setup_fault(topic: &Topic) -> Fault {
     }
 }
 
-pub(super) fn refusal(code: Code, record: &Record<'_>) -> Refusal {
+/// `limit`: the largest message that the producer takes, in bytes.
+pub(super) fn refusal(code: Code, record: &Record<'_>, limit: usize) -> Refusal {
     match (code, class(code)) {
         (Code::QueueFull, _) => Refusal::Full,
         (_, Class::Setup) => Refusal::Closed(closed_by(code)),
         (_, Class::Event) => {
             let text = match code {
                 Code::MessageSizeTooLarge => {
-                    let size = record.payload.map_or(0, <[u8]>::len);
-                    format!(
-                        "its value of {size} bytes is larger than kafka.properties \"message.max.bytes\" allows"
-                    )
+                    over_client_limit(record.payload.map_or(0, <[u8]>::len), limit)
                 }
                 code => broker_text(code),
             };

@@ -7,9 +7,11 @@
 mod harness;
 
 mod brokers;
+mod check;
 mod cli;
 mod connection;
 mod credentials;
+mod dead_letters;
 mod dead_letters_verbs;
 mod faults;
 mod formats;
@@ -23,9 +25,12 @@ mod messages;
 mod moved;
 mod nodes;
 mod poison;
+mod preview;
 mod random_rows;
+mod readme;
 mod recover;
 mod relay;
+mod replay;
 mod restart;
 mod rights;
 mod schema;

@@ -70,7 +70,7 @@ impl Found {
 
 /// Numbers of `order_by` that no row has: rows that are gone, or transactions that were rolled back.
 #[derive(Serialize)]
-pub(super) struct Gone {
+pub(in crate::commands) struct Gone {
     table: String,
     column: String,
     from: i64,
@@ -139,7 +139,7 @@ impl<'a> Recovered<'a> {
 }
 
 impl Gone {
-    fn of(table: String, numbers: Numbers) -> Gone {
+    pub fn of(table: String, numbers: Numbers) -> Gone {
         Gone {
             table,
             column: numbers.column,
@@ -265,11 +265,12 @@ fn counted(numbers: &Numbers) -> String {
     } = numbers;
     let mut text = match missing {
         0 => format!(
-            "there seem to be none, each number of column {column} from {from} to {to} has its row"
+            "there seem to be none, for every number of column {column} from {from} to {to} has its row"
         ),
         _ => format!(
             "at most {missing}. So many numbers of column {column} from {from} to {to} have no row: {}. Transactions that were rolled \
-             back, or are still open, and rows that were deleted after they were published leave the same gaps",
+             back or are still open, a crash or promotion of the server (up to 32 numbers), and rows that were deleted after they were \
+             published leave the same gaps",
             named(ranges, *missing)
         ),
     };
@@ -282,7 +283,8 @@ fn counted(numbers: &Numbers) -> String {
     text
 }
 
-fn named(ranges: &[(i64, i64)], missing: u64) -> String {
+/// The ranges, as far as they are known.
+pub(in crate::commands) fn named(ranges: &[(i64, i64)], missing: u64) -> String {
     let each: Vec<_> = ranges
         .iter()
         .map(|(first, last)| match last - first {
