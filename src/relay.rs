@@ -197,6 +197,7 @@ impl Relay {
             held: None,
             asked: None,
             checked: now,
+            vouched: now,
             checked_received: Lsn::ZERO,
             check_now: true,
             turned: now,
@@ -261,10 +262,10 @@ impl Relay {
         session: &mut Session<S>,
         watch: &mut Watch,
     ) -> Result<(), Failure> {
+        self.notice_pause(session);
         if let Some(frame) = session.held.take() {
             self.on_data(session, frame)?;
         }
-        self.notice_pause(session);
         self.send();
         if session.ending.is_none()
             && let Some(poison) = self.sender.poison()

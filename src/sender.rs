@@ -176,6 +176,10 @@ impl<P: Enqueue> Sender<P> {
         self.suspended = suspended;
     }
 
+    pub fn is_suspended(&self) -> bool {
+        self.suspended
+    }
+
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
         self.now = now;

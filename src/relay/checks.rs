@@ -55,6 +55,7 @@ impl Relay {
                     self.ledger.raise_ceiling(asked.boundary);
                     self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
                     self.sender.suspend(false);
+                    session.vouched = session.checked;
                     let slot = facts.slot.as_ref();
                     session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
                 }
@@ -71,6 +72,8 @@ impl Relay {
                 Ok(())
             }
             Answer::Lost(error) => {
+                // What ended it may have ended the stream too, behind all that it had sent.
+                self.sender.suspend(true);
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();
                 if state.trouble.is_none() {
@@ -87,6 +90,8 @@ impl Relay {
                         "the server is stopping; releasing the slot"
                     );
                     session.server_stopping = Some(Instant::now());
+                    // Nothing more is read; what was may be settled yet.
+                    self.sender.suspend(false);
                 }
                 Ok(())
             }
@@ -100,11 +105,12 @@ impl Relay {
         facts: &SlotFacts,
     ) -> Result<(), Failure> {
         let pid = facts.slot.as_ref().and_then(|slot| slot.active_pid);
-        if pid.is_some_and(|pid| pid != session.start.pid) {
+        if pid != Some(session.start.pid) {
+            // Its end shows only behind all that it had sent, which may be much.
             return Err(Failure::Passing(anyhow!(
-                "slot {} is read by another connection (pid {}); ours is gone",
+                "slot {} is read by {}; our connection is gone",
                 self.config.postgres.slot,
-                pid.unwrap_or_default(),
+                pid.map_or("nobody".into(), |pid| format!("pid {pid}")),
             )));
         }
         let epoch = facts.record.as_ref().and_then(|record| record.epoch);
@@ -130,7 +136,9 @@ impl Relay {
             // Each look also shows how far the slot is.
             Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
             None => {
-                let wanted = self.ledger.wants_check() || self.is_held_by_reserve();
+                let wanted = self.ledger.wants_check()
+                    || self.is_held_by_reserve()
+                    || self.sender.is_suspended();
                 (wanted && since >= self.config.postgres.status_interval)
                     || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
             }
@@ -205,7 +213,12 @@ impl Relay {
     pub(super) fn notice_pause<S>(&mut self, session: &mut Session<S>) {
         let gap = session.turned.elapsed();
         session.turned = Instant::now();
-        if gap > PAUSE {
+        // The server gives us up no sooner than three quarters of its timeout after it heard us.
+        let patience = session.start.wal_sender_timeout.map(|limit| limit / 2);
+        if patience.is_some_and(|patience| session.vouched.elapsed() > patience) {
+            self.sender.suspend(true);
+        }
+        if gap > patience.unwrap_or(PAUSE).min(PAUSE) {
             info!(
                 seconds = gap.as_secs(),
                 "was paused; checking that the slot is still ours"

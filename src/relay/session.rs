@@ -45,6 +45,8 @@ pub struct Session<S> {
     pub asked: Option<Asked>,
     /// When the last check began.
     pub checked: Instant,
+    /// When the last one began that said that the slot is ours.
+    pub vouched: Instant,
     /// The newest position then.
     pub checked_received: Lsn,
     pub check_now: bool,
