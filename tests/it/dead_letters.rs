@@ -5,6 +5,7 @@ mod content;
 mod copies;
 mod guilty;
 mod hot;
+mod killed;
 mod policies;
 mod servers;
 mod unwritten;
