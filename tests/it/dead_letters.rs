@@ -7,6 +7,7 @@ mod guilty;
 mod hot;
 mod killed;
 mod policies;
+mod races;
 mod servers;
 mod unwritten;
 
