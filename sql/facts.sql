@@ -67,7 +67,7 @@ SELECT pg_catalog.json_build_object(
               FROM sch WHERE sch.number = w.number),
             'table', (SELECT oid::bigint FROM tab WHERE tab.number = w.number),
             'filter', (SELECT pg_catalog.min(filter) FROM rel WHERE rel.number = w.number),
-            'columns', (SELECT columns FROM rel WHERE rel.number = w.number AND columns IS NOT NULL LIMIT 1)))
+            'columns', (SELECT columns FROM rel WHERE rel.number = w.number AND columns IS NOT NULL LIMIT 1){attached}))
         FROM pub)) ORDER BY w.number)
     FROM wanted w),
   'publication', (SELECT pg_catalog.json_build_object(

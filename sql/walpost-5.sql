@@ -31,7 +31,7 @@ CREATE TABLE walpost.dead_letter (
   -- The record's timestamp, in milliseconds since 1970.
   record_ms bigint,
   payload bytea,
-  -- Column name: text | null, of a row that no record could be made of.
+  -- Column name to text or null, of a row that no record could be made of.
   raw jsonb,
   status text NOT NULL CHECK (status IN ('pending', 'replaying', 'held', 'dead', 'resolved', 'ignored')),
   error_class text,

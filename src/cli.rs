@@ -13,8 +13,8 @@ use crate::{config::parse_duration, lsn::Lsn};
 
 /// Publishes a PostgreSQL outbox table to Kafka from the write-ahead log.
 ///
-/// Ends with 0 done, 1 error, 2 usage or configuration, 4 the slot or publication needs the
-/// operator, 5 stopped at a record that cannot be delivered, 6 a grace or timeout ended first.
+/// Ends with 0 done, 1 error, 2 usage or configuration, 3 check found failures, 4 the slot or
+/// publication needs the operator, 5 stopped at a record that cannot be delivered, 6 a grace or timeout ended first.
 #[derive(Debug, Parser)]
 #[command(name = "walpost", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -78,6 +78,8 @@ pub enum Command {
     Recover(Recover),
     /// Print the records that would be published next as JSON lines, and move nothing
     Preview(Preview),
+    /// Look at PostgreSQL, Kafka and the configuration: what works, what does not, and what mends it
+    Check(Check),
     /// Publish until told to stop by SIGTERM or SIGINT; a second one ends at once
     Run,
     /// Show the slot, its lags and the publisher
@@ -169,6 +171,13 @@ pub struct Preview {
     /// Print at most so many [default: all that is waiting now]
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Check {
+    /// Print one JSON array
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -283,10 +283,11 @@ impl Relay {
     fn send(&mut self) {
         self.now = jiff::Timestamp::now();
         self.sender.pump(&mut self.ledger, self.now);
-        if self.sender.has_many_oversized() && self.factory.halve_batches() {
+        let limit = self.sender.topics.smallest_limit();
+        if self.sender.has_many_oversized() && self.factory.halve_batches(limit) {
             self.sender.clear_suspects(&mut self.ledger);
         }
-        if self.sender.batches_are_too_large() && self.factory.halve_batches() {
+        if self.sender.batches_are_too_large() && self.factory.halve_batches(limit) {
             self.sender.abandon_main();
         }
         self.factory.renew(&mut self.sender, &self.metrics);

@@ -179,7 +179,7 @@ impl<P: Enqueue> Sender<P> {
     /// Sends what can be sent now.
     pub fn pump(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {
         self.now = now;
-        if self.suspended {
+        if self.suspended || self.is_probe_stale(ledger) {
             return;
         }
         self.walk(ledger, now);
@@ -187,6 +187,13 @@ impl<P: Enqueue> Sender<P> {
         if self.poison.is_none() {
             self.send_retries(ledger);
         }
+    }
+
+    /// What an older stream had in the probe producer may still arrive, beside the main producer's
+    /// records: those of this stream wait until its report is in, or it would come between them.
+    fn is_probe_stale(&self, ledger: &Ledger) -> bool {
+        self.probing
+            .is_some_and(|(seq, _)| ledger.row(seq).is_none())
     }
 
     fn walk(&mut self, ledger: &mut Ledger, now: jiff::Timestamp) {

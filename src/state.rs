@@ -73,7 +73,7 @@ pub struct Snapshot {
     pub last_progress: Instant,
     /// When the server last said anything on the stream.
     pub last_server_message: Option<Instant>,
-    /// What the side connection last saw, and when.
+    /// What the side connection last saw, and when; `None` while it sees nothing.
     pub slot: Option<(SlotFacts, Instant)>,
     /// Rows settled since the start of the process.
     pub settled_rows: u64,

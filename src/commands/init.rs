@@ -1,17 +1,20 @@
 //! `walpost init`: publication, schema, slot, in this order; whole or not at all.
 
+mod did;
 mod existing;
 mod print;
 mod slot;
 
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use tokio_postgres::Client;
 
-use self::existing::Existing;
 pub(super) use self::slot::held;
+use self::{
+    did::{Did, Initialised},
+    existing::Existing,
+};
 use crate::{
     cli,
     commands::say::Out,
@@ -21,11 +24,12 @@ use crate::{
     pg::{
         conninfo::ConnInfo,
         create_slot::{Snapshot, Within},
+        mark,
         publication::{covers, wider},
         quote::{literal, table},
         record::{self, Next},
         schema,
-        setup::{self, Place, explain},
+        setup::{self, COUNT_TO, Place, explain},
         slot::{Names, SlotFacts},
         sql,
         verdict::{possible_failover, tables, verdict},
@@ -34,9 +38,6 @@ use crate::{
 };
 
 const POLL_EVERY: Duration = Duration::from_millis(200);
-
-/// Rows that were there before are counted this far; counting on would take long on a large table.
-pub(super) const COUNT_TO: i64 = 1_000_000;
 
 pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Result<Exit> {
     let mut names = Names::of(config)?;
@@ -62,51 +63,6 @@ pub async fn init(config: &Config, env: &Env, options: &cli::Init) -> anyhow::Re
     Ok(Exit::Done)
 }
 
-/// What `--json` prints.
-#[derive(Serialize)]
-struct Initialised<'a> {
-    slot: &'a str,
-    publication: &'a str,
-    tables: Vec<String>,
-    state: Option<String>,
-    life: Option<i32>,
-    /// Rows committed after it are in the slot.
-    consistent_point: Option<Lsn>,
-    confirmed_lsn: Option<Lsn>,
-    #[serde(flatten)]
-    did: Did,
-}
-
-/// What one `init` did.
-#[derive(Default, Serialize)]
-pub(super) struct Did {
-    /// `false`: all was there before.
-    changed: bool,
-    /// Rows of the tables that were published; `null` when that was not asked for.
-    published_rows: Option<u64>,
-    /// Rows of the tables that are older than the slot and are not published, each table's counted
-    /// to a million;
-    /// `null` when they were not looked at.
-    left_out_rows: Option<i64>,
-}
-
-impl<'a> Initialised<'a> {
-    fn of(names: &'a Names, facts: &SlotFacts, did: Did) -> Self {
-        let record = facts.record.as_ref();
-        let slot = facts.slot.as_ref();
-        Initialised {
-            slot: &names.slot,
-            publication: &names.publication,
-            tables: names.tables(),
-            state: record.map(|record| record.state.clone()),
-            life: record.and_then(|record| record.life),
-            consistent_point: record.and_then(|record| record.consistent_point),
-            confirmed_lsn: slot.and_then(|slot| slot.confirmed_flush_lsn),
-            did,
-        }
-    }
-}
-
 pub(super) struct Init {
     pub names: Names,
     pub conninfo: ConnInfo,
@@ -127,16 +83,6 @@ struct Beginning {
 pub(super) struct Session {
     role: String,
     wal_level: String,
-}
-
-impl Did {
-    fn published(rows: u64) -> Did {
-        Did {
-            changed: true,
-            published_rows: Some(rows),
-            ..Did::default()
-        }
-    }
 }
 
 impl Init {
@@ -228,7 +174,7 @@ impl Init {
                 let mut unpublished = Vec::new();
                 for outbox in self.names.tables.iter().map(|outbox| &outbox.table) {
                     if !fresh.contains(outbox) {
-                        let rows = setup::count_rows(&self.client, outbox, COUNT_TO).await?;
+                        let rows = setup::count_rows(&self.client, outbox).await?;
                         unpublished.extend(rows.map(|rows| (outbox, rows)));
                     }
                 }
@@ -287,6 +233,8 @@ impl Init {
         if let Some(slot) = facts.slot.as_ref().filter(|_| begun) {
             self.drop_half_made(slot, &facts.database).await?;
         }
+        let system = &facts.server.system_identifier;
+        mark::forget_others(&self.client, &self.names.slot, system).await?;
         let before = self.facts().await?;
         self.covered(&before)?;
         let (at, snapshot) = match adopted {
@@ -373,7 +321,12 @@ impl Init {
             .record
             .as_ref()
             .and_then(|record| record.publication.clone());
-        if known == facts.fingerprint() {
+        // Told by the check that follows: no look at the publication can mend it.
+        let is_missed = facts
+            .record
+            .as_ref()
+            .is_some_and(|r| r.missed_after().is_some());
+        if known == facts.fingerprint() || is_missed {
             return Ok(false);
         }
         record::accept(&self.client, facts, &self.names).await?;

@@ -1,5 +1,6 @@
 //! `walpost run`: connects the parts, and connects them again with a pause when the stream fails.
 
+mod ending;
 mod server;
 mod standby;
 
@@ -10,7 +11,6 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use server::ServerId;
-use tokio_postgres::error::SqlState;
 use tracing::{debug, info, warn};
 
 use crate::{
@@ -24,23 +24,19 @@ use crate::{
     outbox::{mapping::mappings, relation::Types},
     pg::{
         conninfo::ConnInfo,
-        replication,
-        server_error::ServerError,
-        slot::{Found, Names, SlotFacts, verdict},
+        letters, replication,
+        slot::{Found, Names, SlotFacts},
         table,
         tls::Stream,
-        verdict::{recover, unmoved},
+        verdict::unmoved,
         watch::{Answer, Question, Watch},
         wire::Replication,
     },
-    relay::{Relay, Start, Undecodable},
+    relay::{Relay, Start},
     shutdown::Shutdown,
     state::{Role, State},
     stop,
 };
-
-/// How long a clean stop waits for its last note in `walpost.slot`.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The server ends a session that holds locks, has no stream yet and asks nothing for so long: its
 /// client is gone. More than the checks between two questions take, in ms.
@@ -48,9 +44,6 @@ const HOLDS_LOCKS: u32 = 30_000;
 
 /// A stream that lived so long was no failed attempt: the next pause is short again.
 const LIVED: Duration = Duration::from_secs(10);
-
-/// A transaction that could not be decoded so often is worth naming.
-const STUCK: u32 = 3;
 
 /// Publishes until told to stop. Ends with the exit code of what stopped it.
 pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
@@ -90,7 +83,7 @@ pub async fn run(config: Config, env: Env) -> anyhow::Result<Exit> {
             desk: Arc::new(http::Desk::new(
                 desk,
                 names.slot.clone(),
-                config.outbox[0].on_poison,
+                letters::holding(&config),
             )),
             guard: Arc::new(guard),
         };
@@ -178,7 +171,7 @@ impl Publisher {
                 Err(failure) => failure,
             };
             let error = match failure {
-                Failure::Stop(stop) => return Err(self.behind(stop).await),
+                Failure::Stop(stop) => return Err(self.last_words(stop).await),
                 Failure::Passing(error) => format!("{error:#}"),
             };
             if said.as_ref() != Some(&error) {
@@ -199,58 +192,6 @@ impl Publisher {
                 () = stop.cancelled() => return self.stopped_early(),
                 () = tokio::time::sleep(pauses.pause()) => {}
             }
-        }
-    }
-
-    /// What is behind a stop at an event: a publication that leaves a column out makes each event
-    /// look broken, and mending events would be in vain.
-    async fn behind(&mut self, stop: Stop) -> Stop {
-        if stop.exit != Exit::Policy {
-            return stop;
-        }
-        match self.check().await {
-            Err(Failure::Stop(cause)) if cause.exit == Exit::Slot => {
-                warn!("{stop}");
-                cause
-            }
-            _ => stop,
-        }
-    }
-
-    /// After a clean stop nothing beyond the confirmed position is ours. Left undone, it only makes
-    /// the next start less strict.
-    async fn release(&mut self, epoch: i64, confirmed: Lsn) {
-        let question = Question::Release { epoch, confirmed };
-        let answer = tokio::time::timeout(RELEASE_TIMEOUT, self.watch.ask_now(question)).await;
-        if !matches!(answer, Ok(Answer::Released)) {
-            debug!(?answer, "the reserve was not given back");
-        }
-    }
-
-    /// The server could not decode a transaction. What is settled before it is passed; when the same
-    /// one fails again and again, it is named.
-    async fn undecodable(&mut self, failure: Failure, left: Undecodable, epoch: i64) -> Failure {
-        if let Some(to) = left.settled {
-            let question = Question::Advance { epoch, to };
-            let answer = self.watch.ask_now(question).await;
-            if !matches!(answer, Answer::Advanced) {
-                debug!(?answer, "the slot was not advanced");
-            }
-        }
-        let (Failure::Passing(error), Some(commit)) = (&failure, left.commit_lsn) else {
-            return failure;
-        };
-        self.stuck = match self.stuck {
-            Some((at, times)) if at == commit => Some((at, times + 1)),
-            _ => Some((commit, 1)),
-        };
-        match self.stuck {
-            Some((_, times)) if times >= STUCK => Failure::Passing(anyhow!(
-                "slot {} is stuck: the server cannot decode the transaction that commits at {commit}: {error:#}. If that cannot be \
-                 mended, stop this publisher and pass that one transaction with `walpost skip --transaction {commit} --reason TEXT`",
-                self.names.slot
-            )),
-            _ => failure,
         }
     }
 
@@ -291,9 +232,6 @@ impl Publisher {
 
     async fn start(&mut self) -> Result<(Replication<Stream>, Start), Failure> {
         let facts = self.check().await?;
-        for warning in verdict(&facts, &self.names)? {
-            warn!("{warning}");
-        }
         let server = ServerId::of(&facts);
         server.not_older_than(self.newest.as_ref())?;
         let application = format!("walpost:{}", self.names.slot);
@@ -367,30 +305,6 @@ impl Publisher {
             .await
             .unwrap_or_else(silent)
     }
-
-    /// The stream ended with an error. 42704 is the code of a missing slot and of a publication that
-    /// did not exist at some position of the stream: the catalogue of now tells them apart.
-    async fn explain(&mut self, failure: Failure) -> Failure {
-        let Failure::Passing(error) = failure else {
-            return failure;
-        };
-        if ServerError::code_of(&error) != Some(SqlState::UNDEFINED_OBJECT) {
-            return Failure::Passing(error);
-        }
-        match self.check().await {
-            Ok(_) => stop!(
-                Exit::Slot,
-                "slot {slot} cannot be read on: {error:#}. Publication {publication} exists now, but not at that position of the \
-                 stream: rows written before it was created can't be streamed by this slot. {recover}",
-                slot = self.names.slot,
-                publication = self.names.publication,
-                recover = recover(),
-            )
-            .into(),
-            Err(Failure::Stop(stop)) => stop.into(),
-            Err(Failure::Passing(_)) => Failure::Passing(error),
-        }
-    }
 }
 
 fn unanswered(answer: Answer) -> Failure {
@@ -398,9 +312,11 @@ fn unanswered(answer: Answer) -> Failure {
         Answer::Broken(stop) => stop.into(),
         Answer::Lost(error) => Failure::Passing(error),
         Answer::ServerStopping => Failure::Passing(anyhow!("the server is starting or stopping")),
-        Answer::Fine(_) | Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => {
-            Failure::Passing(anyhow!("internal: an answer to another question"))
-        }
+        Answer::Fine(_)
+        | Answer::TakenOver { .. }
+        | Answer::Released
+        | Answer::Advanced
+        | Answer::Noted => Failure::Passing(anyhow!("internal: an answer to another question")),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
         setup::{self, explain},
         slot::{Names, SlotFacts},
         sql,
-        verdict::{initialised, verdict},
+        verdict::{unmoved, verdict},
     },
     state::LetterCounts,
     status::{PublisherPart, RoleName, StatusObject, object},
@@ -50,9 +50,10 @@ pub async fn status(config: &Config, env: &Env, options: &cli::Status) -> anyhow
     loop {
         let seen = look(&client, &names, &conninfo, config).await?;
         print(&seen, options).context("write to stdout")?;
-        if !options.watch {
-            judge(&seen.facts, &names)?;
-            return Ok(Exit::Done);
+        match judge(&seen.facts, &names) {
+            Ok(()) if options.watch => {}
+            Err(stop) if options.watch => tracing::warn!("{stop}"),
+            judged => return Ok(judged.map(|()| Exit::Done)?),
         }
         sleep(WATCH_EVERY).await;
     }
@@ -76,7 +77,7 @@ async fn look(
     let (mut letters, mut sizes) = (None, None);
     if let Some(version) = facts.schema_version {
         schema::check(version, &facts.database)?;
-        letters = count(client, &names.slot, config.outbox[0].on_poison)
+        letters = count(client, &names.slot, &letters::holding(config))
             .await
             .map_err(explain)?;
         sizes = Some(letters::sizes(client).await.map_err(explain)?);
@@ -108,7 +109,7 @@ pub(super) async fn publisher(
     PublisherPart::from_answer(answer.ok()?, names, facts)
 }
 
-/// Exit code 4 when there is nothing to publish from; what else is wrong is a warning.
+/// Ends as `run` would: with 4 when the operator must act on slot or publication.
 fn judge(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     if facts.server.in_recovery {
         tracing::warn!(
@@ -116,20 +117,15 @@ fn judge(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
         );
         return Ok(());
     }
-    let stopped = match verdict(facts, names) {
-        Ok(warnings) => {
-            warnings
-                .iter()
-                .for_each(|warning| tracing::warn!("{warning}"));
-            return Ok(());
-        }
-        Err(stop) => stop,
-    };
-    if facts.slot.is_none() || initialised(facts, names).is_err() {
-        return Err(stopped);
+    let warnings = verdict(facts, names)?;
+    warnings
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
+    // A publisher looks at this when it takes over, and moves the slot afterwards.
+    match facts.holder {
+        None => unmoved(facts, names),
+        Some(_) => Ok(()),
     }
-    tracing::warn!("{stopped}");
-    Ok(())
 }
 
 /// `GET /api/status` of the process that listens at `http.listen`.

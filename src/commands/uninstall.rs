@@ -6,7 +6,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 use tokio_postgres::{Client, types::Type};
 
-use super::{init::COUNT_TO, say::Out};
+use super::say::Out;
 use crate::{
     cli,
     config::{Config, Env},
@@ -16,7 +16,7 @@ use crate::{
         conninfo::ConnInfo,
         quote::{ident, table},
         record, schema,
-        setup::{self, explain},
+        setup::{self, COUNT_TO, explain},
         slot::{Names, SlotFacts},
         sql,
         verdict::ours,
@@ -208,7 +208,7 @@ impl Uninstall {
         let mut total = None;
         for (outbox, found) in self.names.tables.iter().zip(&facts.tables) {
             let rows = match &found.table {
-                Some(_) => setup::count_rows(&self.client, &outbox.table, COUNT_TO).await?,
+                Some(_) => setup::count_rows(&self.client, &outbox.table).await?,
                 None => None,
             };
             if let Some(rows) = rows {

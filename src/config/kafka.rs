@@ -28,22 +28,27 @@ pub fn producer_settings(kafka: &Kafka) -> Result<Vec<(String, String)>, Stop> {
     {
         settings.push(("compression.type".into(), "lz4".into()));
     }
-    for (name, value) in &settings {
-        match canonical(name) {
-            "partitioner" if value != PARTITIONER => {
-                warn!(
-                    "kafka.properties: partitioner = {value}: keys go to other partitions than with the Java client"
-                );
-            }
-            "allow.auto.create.topics" if !is_false(value) => {
-                warn!(
-                    "kafka.properties: allow.auto.create.topics = {value}: a misspelt topic is created instead of reported"
-                );
-            }
-            _ => {}
-        }
+    for (_, warning) in unwise(kafka) {
+        warn!("{warning}");
     }
     Ok(settings)
+}
+
+/// Properties that are allowed, and what speaks against them.
+pub fn unwise(kafka: &Kafka) -> Vec<(&str, String)> {
+    let warning = |(name, value): (&'_ String, &String)| match canonical(name) {
+        "partitioner" if value != PARTITIONER => Some(format!(
+            "kafka.properties: partitioner = {value}: keys go to other partitions than with the Java client"
+        )),
+        "allow.auto.create.topics" if !is_false(value) => Some(format!(
+            "kafka.properties: allow.auto.create.topics = {value}: a misspelt topic is created instead of reported"
+        )),
+        _ => None,
+    };
+    let properties = kafka.properties.iter();
+    properties
+        .filter_map(|property| Some((property.0.as_str(), warning(property)?)))
+        .collect()
 }
 
 /// The first property that must not be set so.

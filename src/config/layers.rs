@@ -14,6 +14,7 @@ use toml::{
 
 use super::{
     Config, Env, Problem,
+    origins::{Setting, settings},
     variables::{OUTSIDE, PREFIX, Variable, variables},
 };
 use crate::{
@@ -26,6 +27,11 @@ const DEFAULT_FILE: &str = "walpost.toml";
 /// Reads `file`, or `./walpost.toml` if present, and lays the environment over it. Every error is
 /// `Exit::Usage` and names the place: `file:line:column` or a variable.
 pub fn load(file: Option<&Path>, env: &Env) -> Result<Config, Stop> {
+    load_with_origins(file, env).map(|(config, _)| config)
+}
+
+/// The same, and where each value came from.
+pub fn load_with_origins(file: Option<&Path>, env: &Env) -> Result<(Config, Vec<Setting>), Stop> {
     let path = file.unwrap_or(Path::new(DEFAULT_FILE));
     let name = path.display();
     let bytes = match fs::read(path) {
@@ -62,14 +68,14 @@ pub fn load(file: Option<&Path>, env: &Env) -> Result<Config, Stop> {
 }
 
 /// The file's name and text.
-struct Source<'s> {
+pub(super) struct Source<'s> {
     name: String,
     text: &'s str,
 }
 
 impl Source<'_> {
     /// `file:line:column`; both count from 1, columns in characters.
-    fn place(&self, offset: usize) -> String {
+    pub fn place(&self, offset: usize) -> String {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let column = before
@@ -83,7 +89,7 @@ impl Source<'_> {
     }
 }
 
-fn read(source: &Source, env: &Env) -> Result<Config, Stop> {
+fn read(source: &Source, env: &Env) -> Result<(Config, Vec<Setting>), Stop> {
     let file = DeTable::parse(source.text).map_err(|error| {
         let offset = error.span().map_or(source.text.len(), |span| span.start);
         stop!(Exit::Usage, "{}: {}", source.place(offset), error.message())
@@ -107,7 +113,9 @@ fn read(source: &Source, env: &Env) -> Result<Config, Stop> {
                             at(problem, origins.get_ref(), source, &variables)
                         )
                     };
-                    return config.check().map_err(place).map(|()| config);
+                    config.check().map_err(place)?;
+                    let settings = settings(origins.get_ref(), source, &variables);
+                    return Ok((config, settings));
                 }
                 Err(error) => error,
             };

@@ -6,6 +6,7 @@ mod env;
 pub mod kafka;
 mod layers;
 mod limits;
+mod origins;
 pub mod outbox;
 mod units;
 mod variables;
@@ -16,8 +17,9 @@ use serde::Deserialize;
 
 pub use dead_letters::{DeadLetters, Guard, OnPoison};
 pub use env::Env;
-pub use layers::load;
+pub use layers::{load, load_with_origins};
 pub use limits::Problem;
+pub use origins::Setting;
 pub use outbox::{Format, Outbox, Preset};
 pub use units::parse_duration;
 

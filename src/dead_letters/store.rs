@@ -158,6 +158,8 @@ pub struct Looked {
     /// The first open letter of a key, where it is `held` or `replaying`: it may be sent.
     pub first: Vec<Wanted>,
     pub counts: LetterCounts,
+    /// Topics with open letters of class `setup`.
+    pub closed_topics: Vec<String>,
     /// Until the next one is due.
     pub next_due: Option<Duration>,
 }
@@ -297,9 +299,6 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
         "SELECT position_lsn::text, position_ordinal FROM walpost.dead_letter
          WHERE slot = $1 AND life = $2 AND position_lsn >= $3::text::pg_catalog.pg_lsn AND ({OPEN} OR status = 'ignored')"
     );
-    let closed = format!(
-        "SELECT DISTINCT topic FROM walpost.dead_letter WHERE slot = $1 AND {OPEN} AND error_class = 'setup'"
-    );
     let mut loaded = Loaded::default();
     for row in client.query(&held, &[&owner.slot]).await? {
         let first = place(row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
@@ -321,9 +320,7 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
         let place = place(Some(owner.life), row.try_get(0)?, row.try_get(1)?);
         loaded.known.extend(place.map(|place| place.position));
     }
-    for row in client.query(&closed, &[&owner.slot]).await? {
-        loaded.closed_topics.push(row.try_get(0)?);
-    }
+    loaded.closed_topics = closed_topics(client, &owner.slot).await?;
     loaded.counts = counts(client, &owner.slot).await?;
     Ok(loaded)
 }
@@ -340,6 +337,14 @@ pub async fn events_with_letters(
     );
     let rows = client.query(&text, &[&slot, &outbox]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+async fn closed_topics(client: &Client, slot: &str) -> Result<Vec<String>, tokio_postgres::Error> {
+    let text = format!(
+        "SELECT DISTINCT topic FROM walpost.dead_letter WHERE slot = $1 AND {OPEN} AND error_class = 'setup'"
+    );
+    let rows = client.query(&text, &[&slot]).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
 }
 
 async fn counts(client: &Client, slot: &str) -> Result<LetterCounts, tokio_postgres::Error> {
@@ -570,6 +575,7 @@ pub async fn look(client: &mut Client, owner: &Owner, limit: i64) -> Result<Look
     looked.next_due =
         seconds.map(|s| Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX));
     looked.counts = counts(client, &owner.slot).await?;
+    looked.closed_topics = closed_topics(client, &owner.slot).await?;
     Ok(looked)
 }
 

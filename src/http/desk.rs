@@ -10,14 +10,11 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use crate::{
-    config::OnPoison,
-    pg::{
-        conninfo::ConnInfo,
-        letters::{Counted, count, prepare, trouble},
-        setup::explain,
-        sql,
-    },
+use crate::pg::{
+    conninfo::ConnInfo,
+    letters::{Counted, count, prepare, trouble},
+    setup::explain,
+    sql,
 };
 
 /// An idle connection is kept for so long.
@@ -29,7 +26,8 @@ const STATEMENT_TIMEOUT: &str = "SET statement_timeout = '9s'";
 pub struct Desk {
     info: ConnInfo,
     pub slot: String,
-    on_poison: OnPoison,
+    /// Tables whose letters hold their keys.
+    holding: Vec<String>,
     kept: Arc<Mutex<Option<Kept>>>,
 }
 
@@ -48,11 +46,11 @@ pub struct Session {
 }
 
 impl Desk {
-    pub fn new(info: ConnInfo, slot: String, on_poison: OnPoison) -> Desk {
+    pub fn new(info: ConnInfo, slot: String, holding: Vec<String>) -> Desk {
         Desk {
             info,
             slot,
-            on_poison,
+            holding,
             kept: Arc::default(),
         }
     }
@@ -86,7 +84,7 @@ impl Desk {
     /// The slot's letters by status; `None` without the right to look.
     pub async fn count(&self) -> anyhow::Result<Option<Counted>> {
         let session = self.session().await?;
-        let counted = count(&session.client, &self.slot, self.on_poison).await;
+        let counted = count(&session.client, &self.slot, &self.holding).await;
         let counted = counted.map_err(|error| self.trouble(error))?;
         session.give_back();
         Ok(counted)

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    config::{self, OnPoison},
+    config,
     pg::{
         conninfo::ConnInfo,
         slot::tests::{facts, names},
@@ -35,7 +35,7 @@ async fn server(fresh: Option<SlotFacts>) -> Server {
         names: Arc::new(names()),
         refresh: Arc::new(move || Box::pin(std::future::ready(fresh.clone()))),
         not_ready_after: Duration::from_secs(60),
-        desk: Arc::new(Desk::new(nowhere(), names().slot, OnPoison::HoldKey)),
+        desk: Arc::new(Desk::new(nowhere(), names().slot, Vec::new())),
         guard: Arc::new(Guard::new(&config::Http::default()).unwrap()),
     };
     let stop = CancellationToken::new();

@@ -7,4 +7,5 @@ pub mod partitions;
 pub mod producer;
 pub mod scan;
 pub mod settings;
+pub mod survey;
 pub mod topics;

@@ -24,6 +24,7 @@ use rdkafka::{
         rd_kafka_vtype_t as V,
     },
     error::{KafkaError, KafkaResult},
+    metadata::Metadata,
     producer::{BaseProducer, Producer as _, PurgeConfig},
     types::{RDKafkaErrorCode as Code, RDKafkaRespErr},
 };
@@ -221,22 +222,27 @@ impl Inquiry {
     /// What the brokers say of a topic; blocks for at most `timeout`. An error is no answer.
     pub fn ask(&self, topic: &str, timeout: Duration) -> KafkaResult<Answer> {
         let metadata = self.0.client().fetch_metadata(Some(topic), timeout)?;
-        let found = metadata.topics().iter().find(|t| t.name() == topic);
-        let Some(found) = found else {
-            return Ok(TopicState::Missing.into());
-        };
-        let partitions = found.partitions().len();
-        let state = match found.error().map(Code::from) {
-            None if partitions == 0 => TopicState::Missing,
-            None => TopicState::Open,
-            Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
-                TopicState::Missing
-            }
-            // A new topic has no leaders for a moment; the producer waits for them by itself.
-            Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
-            Some(code) => return Err(KafkaError::MetadataFetch(code)),
-        };
-        Ok(Answer { state, partitions })
+        answer(&metadata, topic)
     }
+}
+
+/// What the brokers say of a topic that they were asked for. An error is no answer.
+pub fn answer(metadata: &Metadata, topic: &str) -> KafkaResult<Answer> {
+    let found = metadata.topics().iter().find(|t| t.name() == topic);
+    let Some(found) = found else {
+        return Ok(TopicState::Missing.into());
+    };
+    let partitions = found.partitions().len();
+    let state = match found.error().map(Code::from) {
+        None if partitions == 0 => TopicState::Missing,
+        None => TopicState::Open,
+        Some(Code::TopicAuthorizationFailed) => TopicState::Denied,
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::InvalidTopic) => {
+            TopicState::Missing
+        }
+        // A new topic has no leaders for a moment; the producer waits for them by itself.
+        Some(Code::LeaderNotAvailable) if partitions > 0 => TopicState::Open,
+        Some(code) => return Err(KafkaError::MetadataFetch(code)),
+    };
+    Ok(Answer { state, partitions })
 }

@@ -38,19 +38,31 @@ pub enum TopicState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
     Unasked,
-    /// To be asked for.
-    Wanted,
-    Asked,
-    /// As a person is told.
-    Known(String),
+    Known {
+        /// As it bounds a batch.
+        bytes: u32,
+        /// As a person is told.
+        text: String,
+    },
     /// Nobody may tell us.
     Unknown,
+}
+
+/// How long a limit is believed without asking again, in seconds: it may be changed.
+const LIMIT_HOLDS: i64 = 60;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    None,
+    /// To be asked.
+    Wanted,
+    Asked,
 }
 
 impl Limit {
     pub fn known(&self) -> Option<&str> {
         match self {
-            Limit::Known(text) => Some(text),
+            Limit::Known { text, .. } => Some(text),
             _ => None,
         }
     }
@@ -77,6 +89,8 @@ pub struct Topic {
     pub wanted: bool,
     /// What its records may weigh, asked for once one was too large.
     pub limit: Limit,
+    limit_question: Question,
+    limit_asked: Option<jiff::Timestamp>,
     /// The brokers showed it the last time they were asked.
     visible: bool,
 }
@@ -152,6 +166,8 @@ impl Topics {
             parking: false,
             wanted: false,
             limit: Limit::Unasked,
+            limit_question: Question::None,
+            limit_asked: None,
             visible: false,
         });
         self.numbers.insert(name, number);
@@ -284,35 +300,57 @@ impl Topics {
         self.topics[number].parking = true;
     }
 
+    /// Only these have dead letters for being closed; rows of the others wait again.
+    pub fn keep_parking(&mut self, names: &[String]) {
+        for topic in self.topics.iter_mut().filter(|topic| topic.parking) {
+            topic.parking = names.iter().any(|name| **name == *topic.name);
+        }
+    }
+
     /// A letter waits for the topic's first answer.
     pub fn want(&mut self, number: usize) {
         self.topics[number].wanted = true;
     }
 
     /// A record of it was too large.
-    pub fn want_limit(&mut self, number: usize) {
-        let limit = &mut self.topics[number].limit;
-        // It may have been changed since it was asked for.
-        if !matches!(limit, Limit::Asked) {
-            *limit = Limit::Wanted;
+    pub fn want_limit(&mut self, number: usize, now: jiff::Timestamp) {
+        let topic = &mut self.topics[number];
+        let is_old = |asked: jiff::Timestamp| now.as_second() - asked.as_second() >= LIMIT_HOLDS;
+        if topic.limit_question == Question::None && topic.limit_asked.is_none_or(is_old) {
+            topic.limit_question = Question::Wanted;
+            topic.limit_asked = Some(now);
         }
     }
 
     /// The next topic to ask for its limit.
     pub fn take_wanted_limit(&mut self) -> Option<usize> {
-        let number = self.topics.iter().position(|t| t.limit == Limit::Wanted)?;
-        self.topics[number].limit = Limit::Asked;
+        let is_wanted = |topic: &Topic| topic.limit_question == Question::Wanted;
+        let number = self.topics.iter().position(is_wanted)?;
+        self.topics[number].limit_question = Question::Asked;
         Some(number)
     }
 
     pub fn limited(&mut self, number: usize, limit: Limit) {
-        self.topics[number].limit = limit;
+        let topic = &mut self.topics[number];
+        topic.limit = limit;
+        topic.limit_question = Question::None;
     }
 
-    /// Its limit will be known soon.
+    /// The smallest limit that is known, in bytes.
+    pub fn smallest_limit(&self) -> Option<u32> {
+        let known = self.topics.iter().filter_map(|topic| match topic.limit {
+            Limit::Known { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+        known.min()
+    }
+
+    /// Its limit is not known, and will be soon.
     pub fn awaits_limit(&self, number: Option<usize>) -> bool {
-        number
-            .is_some_and(|number| matches!(self.topics[number].limit, Limit::Wanted | Limit::Asked))
+        number.is_some_and(|number| {
+            let topic = &self.topics[number];
+            topic.limit == Limit::Unasked && topic.limit_question != Question::None
+        })
     }
 
     /// Notes how long topics are closed without a break.

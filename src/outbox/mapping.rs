@@ -291,6 +291,12 @@ impl Mapping {
             )
     }
 
+    /// Every column that becomes something: those, and others that a table may lack.
+    pub fn all_columns(&self) -> impl Iterator<Item = &str> {
+        let additional = self.additional.iter();
+        self.columns().chain(additional.map(|a| a.column.as_str()))
+    }
+
     /// The roles that are sent as headers, with the headers' names.
     pub fn headers(&self) -> &'static [(Role, &'static str)] {
         match self.preset {

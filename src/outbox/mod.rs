@@ -17,6 +17,7 @@ pub mod row;
 pub mod template;
 mod tracing_context;
 pub mod types;
+pub mod usable;
 
 #[cfg(test)]
 pub mod tests;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use regex::{CaptureLocations, Regex};
 
-use super::template::Template;
+use super::template::{Part, Template};
 use crate::config::{Outbox, Problem};
 
 /// From a row's columns to its topic.
@@ -43,6 +43,23 @@ impl Route {
             (regex, replacement) => Some(Rewrite::new(regex, replacement, path)?),
         };
         Ok(Route { template, rewrite })
+    }
+
+    /// The topic of every row; `None` where it depends on the row.
+    pub fn only(&self) -> Option<String> {
+        let mut routed = String::new();
+        for part in self.template.parts() {
+            match part {
+                Part::Literal(text) => routed.push_str(text),
+                Part::Column(_) => return None,
+            }
+        }
+        let mut topic = String::new();
+        match &self.rewrite {
+            Some(rewrite) => rewrite.append(&routed, &mut topic),
+            None => topic = routed,
+        }
+        Some(topic)
     }
 }
 

@@ -30,7 +30,7 @@ pub use settings::{Root, SessionAttrs, SslMode, Tcp, Tls};
 
 use super::tls;
 use crate::{
-    config::{Env, Postgres, Secret},
+    config::{Env, Postgres, Secret, Setting},
     error::{Exit, Stop},
     stop,
 };
@@ -109,6 +109,22 @@ impl ConnInfo {
         };
         info.look_at_files()?;
         Ok(info)
+    }
+
+    /// Each parameter that is set, and where; the password only by where it is from.
+    pub fn settings(&self, postgres: &Postgres, env: &Env) -> Result<Vec<Setting>, Stop> {
+        let mut settings: Vec<_> = Parameters::collect(postgres, env)?.settings().collect();
+        let from = |host| self.password(host).ok().flatten();
+        if let Some(password) = self.hosts.iter().find_map(from)
+            && !settings.iter().any(|setting| setting.key == "password")
+        {
+            settings.push(Setting {
+                key: "password".into(),
+                value: None,
+                from: password.source,
+            });
+        }
+        Ok(settings)
     }
 
     fn look_at_files(&self) -> Result<(), Stop> {

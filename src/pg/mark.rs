@@ -69,6 +69,24 @@ pub async fn newest(client: &Client, position: Lsn) -> anyhow::Result<Option<Mar
     }))
 }
 
+/// Those of another cluster, which an upgrade or a copy brought along: their numbers mean nothing
+/// here, and taken for ours they would hide rows. Where no other slot of this cluster needs marks,
+/// a slot that is made begins without any.
+pub async fn forget_others(
+    client: &Client,
+    slot: &str,
+    system_identifier: &str,
+) -> anyhow::Result<()> {
+    let text = "DELETE FROM walpost.mark
+        WHERE NOT EXISTS (SELECT FROM walpost.slot WHERE slot <> $1 AND system_identifier = $2)";
+    let values = [
+        (&slot as _, Type::TEXT),
+        (&system_identifier as _, Type::TEXT),
+    ];
+    client.query_typed(text, &values).await.map_err(explain)?;
+    Ok(())
+}
+
 /// Of another cluster: its numbers mean nothing here.
 pub async fn forget_all(client: &Client) -> anyhow::Result<()> {
     client

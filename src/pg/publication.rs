@@ -2,33 +2,56 @@
 
 use crate::{
     error::{Exit, Stop},
+    lsn::Lsn,
     pg::{
         quote::{ident, table},
-        slot::{Names, Outbox, Publication, Published, SlotFacts, Table},
+        slot::{Found, Names, Outbox, Publication, Published, SlotFacts, Table},
+        verdict::recover,
     },
     stop,
 };
 
+/// Told by the stream alone: the publication did not exist at a position of it, whatever the
+/// catalogue says now.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "publication {publication} did not exist at this position of the stream (after {after}): rows written while it was missing are \
+     not streamed, and nothing behind that position was confirmed. {}",
+    recover()
+)]
+pub struct Missed {
+    pub publication: String,
+    pub after: Lsn,
+}
+
 /// Every insert into each of the tables comes through the publication, whole and under the table's
 /// name. Tables and publication are there.
 pub fn covers(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
-    let Some(publication) = &facts.publication else {
+    let mut tables = names.tables.iter().zip(&facts.tables);
+    tables.try_for_each(|(outbox, found)| covers_table(facts, names, outbox, found))
+}
+
+/// The same of one of them.
+pub fn covers_table(
+    facts: &SlotFacts,
+    names: &Names,
+    outbox: &Outbox,
+    found: &Found,
+) -> Result<(), Stop> {
+    let (Some(publication), Some(table), Some(published)) =
+        (&facts.publication, &found.table, &found.published)
+    else {
         return Ok(());
     };
-    for (outbox, found) in names.tables.iter().zip(&facts.tables) {
-        if let (Some(table), Some(published)) = (&found.table, &found.published) {
-            let coverage = Coverage {
-                publication,
-                published,
-                table,
-                name: &names.publication,
-                outbox,
-                version_num: facts.server.version_num,
-            };
-            coverage.is_whole()?;
-        }
-    }
-    Ok(())
+    let coverage = Coverage {
+        publication,
+        published,
+        table,
+        name: &names.publication,
+        outbox,
+        version_num: facts.server.version_num,
+    };
+    coverage.is_whole()
 }
 
 /// One table and the publication's hold on it.

@@ -14,7 +14,7 @@ use crate::{
         publication::{columns_are_there, create_publication},
         quote::{ident, table},
         schema,
-        slot::{Names, SlotFacts, facts},
+        slot::{Names, SlotFacts, Table, facts},
     },
     stop,
 };
@@ -145,24 +145,28 @@ pub async fn create_table(
 pub fn check_table(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     for (outbox, found) in names.tables.iter().zip(&facts.tables) {
         let Some(found) = &found.table else { continue };
-        if !matches!(found.kind, 'r' | 'p') {
-            return Err(stop!(
-                Exit::Usage,
-                "{} is not a table, so nothing of it is in the log: set `outbox.table`",
-                table(&outbox.table)
-            ));
-        }
+        is_table(found, &outbox.table)?;
         columns_are_there(found, outbox)?;
     }
     Ok(())
 }
 
-/// Rows that are in the table now; `None` without the right to look. Counts no further than `limit`.
-pub async fn count_rows(
-    client: &Client,
-    outbox: &TableName,
-    limit: i64,
-) -> anyhow::Result<Option<i64>> {
+pub fn is_table(found: &Table, outbox: &TableName) -> Result<(), Stop> {
+    if matches!(found.kind, 'r' | 'p') {
+        return Ok(());
+    }
+    Err(stop!(
+        Exit::Usage,
+        "{} is not a table, so nothing of it is in the log: set `outbox.table`",
+        table(outbox)
+    ))
+}
+
+/// Rows are counted this far; counting on would take long on a large table.
+pub const COUNT_TO: i64 = 1_000_000;
+
+/// Whether the rows may be looked at.
+pub async fn may_read(client: &Client, outbox: &TableName) -> bool {
     let name = table(outbox);
     let allowed = client
         .query_typed(
@@ -171,12 +175,18 @@ pub async fn count_rows(
         )
         .await;
     // has_table_privilege is itself refused without USAGE on the schema.
-    if !allowed.is_ok_and(|rows| rows[0].get(0)) {
+    allowed.is_ok_and(|rows| rows[0].get(0))
+}
+
+/// Rows that are in the table now; `None` without the right to look.
+pub async fn count_rows(client: &Client, outbox: &TableName) -> anyhow::Result<Option<i64>> {
+    if !may_read(client, outbox).await {
         return Ok(None);
     }
+    let name = table(outbox);
     let text = format!("SELECT pg_catalog.count(*) FROM (SELECT FROM {name} LIMIT $1) AS rows");
     let rows = client
-        .query_typed(&text, &[(&limit, Type::INT8)])
+        .query_typed(&text, &[(&COUNT_TO, Type::INT8)])
         .await
         .map_err(explain)?;
     Ok(Some(rows[0].try_get(0)?))

@@ -9,8 +9,8 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
-use super::quote::table;
 pub use super::verdict::verdict;
+use super::{quote::table, verdict::MISSED_AFTER};
 use crate::{
     config::{Config, TableName},
     error::Stop,
@@ -224,6 +224,13 @@ pub struct Record {
     pub timeline: Option<u32>,
 }
 
+impl Record {
+    /// Behind this position the stream showed that the publication was missing.
+    pub fn missed_after(&self) -> Option<&str> {
+        self.publication.as_ref()?.get(MISSED_AFTER)?.as_str()
+    }
+}
+
 impl SlotFacts {
     /// Of the publication's hold on all the tables: changes when anybody touches it. `None` without
     /// a publication.
@@ -340,6 +347,19 @@ fn query(shape: &Shape) -> String {
             "SELECT NULL::bigint AS number, NULL::oid AS oid, NULL::text AS version, NULL::oid AS schema WHERE false",
         )
     };
+    // Older servers do not notice that a table became a partition: those that were not made as one
+    // are listed. Attaching writes every column anew, so none is of the command that made the
+    // table, as its system columns are.
+    let attached = match shape.version_num {
+        150_000.. => "",
+        _ => {
+            ", 'attached', (SELECT pg_catalog.json_object_agg(a.attrelid, a.attrelid::pg_catalog.regclass::text)
+               FROM tab, pg_catalog.pg_partition_tree(tab.oid) t
+                 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.relid AND a.attnum = -1
+               WHERE tab.number = w.number AND tab.relkind = 'p' AND t.parentrelid IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute c
+                 WHERE c.attrelid = a.attrelid AND c.attnum > 0 AND c.xmin = a.xmin AND c.cmin = a.cmin))"
+        }
+    };
     let generated = match shape.version_num {
         180_000.. => "pubgencols = 's'",
         _ => "false",
@@ -362,6 +382,7 @@ fn query(shape: &Shape) -> String {
         .replace("{columns}", columns)
         .replace("{schemas}", schemas)
         .replace("{generated}", generated)
+        .replace("{attached}", attached)
         .replace("{version}", version)
         .replace("{record}", record)
 }

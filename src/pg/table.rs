@@ -1,7 +1,7 @@
 //! The outbox table's own rows, in `order_by` order and of one snapshot, each as the tuple that the
 //! stream would have brought.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use bytes::{Buf, Bytes, BytesMut};
@@ -52,7 +52,10 @@ pub struct Reader {
     pub(super) client: Client,
     pub(super) name: TableName,
     columns: Vec<Column>,
+    /// As people read them.
+    pub types: Vec<String>,
     pub(super) order_by: String,
+    pub order: Order,
     /// A condition that rows have to meet, as SQL.
     within: Option<String>,
     pub shape: Arc<Shape>,
@@ -63,9 +66,34 @@ const TIMESTAMPTZ: u32 = 1184;
 const TIMESTAMP: u32 = 1114;
 const DATE: u32 = 1082;
 
+/// The column that orders the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The table has none of that name, or none is configured.
+    None,
+    There,
+    /// An index begins with it: a few of the newest rows are found quickly.
+    Indexed,
+}
+
 impl Reader {
     /// Refuses what cannot be read: a missing right, or a column that is missing.
     pub async fn open(
+        info: &ConnInfo,
+        outbox: &Outbox,
+        mapping: &Arc<Mapping>,
+        application: &str,
+    ) -> anyhow::Result<Reader> {
+        let reader = Reader::look(info, outbox, mapping, application).await?;
+        if reader.order == Order::None {
+            return Err(no_order(outbox).into());
+        }
+        reader.may_read(&info.user).await?;
+        Ok(reader)
+    }
+
+    /// Reads only what the catalogue says.
+    pub async fn look(
         info: &ConnInfo,
         outbox: &Outbox,
         mapping: &Arc<Mapping>,
@@ -81,8 +109,10 @@ impl Reader {
             CASE WHEN pg_catalog.current_setting('server_encoding') = 'SQL_ASCII'
               THEN pg_catalog.set_config('client_encoding', 'SQL_ASCII', false) END";
         client.query_typed(settings, &[]).await.map_err(explain)?;
-        let wanted: Vec<&str> = mapping.columns().collect();
-        let text = "SELECT a.attname::text, a.atttypid::bigint, a.attname = ANY ($3) FROM pg_catalog.pg_attribute a
+        let wanted: Vec<&str> = mapping.all_columns().collect();
+        let text = "SELECT a.attname::text, a.atttypid::bigint, a.attname = ANY ($3), pg_catalog.format_type(a.atttypid, a.atttypmod),
+              EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indkey[0] = a.attnum AND i.indisvalid AND i.indpred IS NULL)
+            FROM pg_catalog.pg_attribute a
               JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
         let TableName { schema, name } = &outbox.table;
@@ -97,40 +127,43 @@ impl Reader {
             )
             .await
             .map_err(explain)?;
-        let (mut columns, mut ordered) = (Vec::new(), false);
+        let (mut columns, mut types, mut order) = (Vec::new(), Vec::new(), Order::None);
         for row in rows {
             let name: String = row.try_get(0)?;
-            ordered |= name == outbox.order_by;
+            if name == outbox.order_by {
+                order = match row.try_get(4)? {
+                    true => Order::Indexed,
+                    false => Order::There,
+                };
+            }
             if row.try_get(2)? {
                 let type_oid = u32::try_from(row.try_get::<_, i64>(1)?)?;
                 columns.push(Column { name, type_oid });
+                types.push(row.try_get(3)?);
             }
         }
-        if !ordered {
-            return Err(no_order(outbox).into());
-        }
-        let types = known_types(&client).await?;
+        let known = known_types(&client).await?;
         let relation = Relation {
             id: 0,
             namespace: schema.clone(),
             name: name.clone(),
             columns,
         };
-        let shape = Arc::new(Shape::new(&relation, mapping, &types));
-        let reader = Reader {
+        let shape = Arc::new(Shape::new(&relation, mapping, &known));
+        Ok(Reader {
             client,
             name: outbox.table.clone(),
             columns: relation.columns,
+            types,
             order_by: outbox.order_by.clone(),
+            order,
             within: None,
             shape,
-        };
-        reader.may_read(&info.user).await?;
-        Ok(reader)
+        })
     }
 
     /// Rights are looked at even for no rows.
-    async fn may_read(&self, role: &str) -> anyhow::Result<()> {
+    pub async fn may_read(&self, role: &str) -> anyhow::Result<()> {
         let select = format!("{} LIMIT 0", self.select(None));
         let Err(error) = self.client.batch_execute(&select).await else {
             return Ok(());
@@ -236,11 +269,26 @@ impl Reader {
     /// as they are taken, so a pause costs no memory.
     pub async fn rows(&self, since: Option<&Mark>) -> anyhow::Result<Rows> {
         // COPY writes each type as the stream does, by its own output function.
-        let text = format!(
-            "COPY ({} ORDER BY {}) TO STDOUT",
-            self.select(since),
-            ident(&self.order_by)
-        );
+        let order = ident(&self.order_by);
+        self.copy(&format!("{} ORDER BY {order}", self.select(since)))
+            .await
+    }
+
+    /// Some rows of this moment, at most `limit`: the newest ones where an index finds them. Gives up
+    /// after `within`.
+    pub async fn some_rows(&self, limit: u32, within: Duration) -> anyhow::Result<Rows> {
+        let timeout = format!("SET statement_timeout = {}", within.as_millis());
+        self.client.batch_execute(&timeout).await.map_err(explain)?;
+        let order = match self.order {
+            Order::Indexed => format!(" ORDER BY {} DESC", ident(&self.order_by)),
+            Order::None | Order::There => String::new(),
+        };
+        self.copy(&format!("{}{order} LIMIT {limit}", self.select(None)))
+            .await
+    }
+
+    async fn copy(&self, select: &str) -> anyhow::Result<Rows> {
+        let text = format!("COPY ({select}) TO STDOUT");
         let stream = self.client.copy_out(&text).await.map_err(explain)?;
         Ok(Rows {
             stream: Box::pin(stream),

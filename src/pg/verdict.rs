@@ -1,5 +1,7 @@
 //! May the publisher read this slot? What is lost or waiting, and the command that mends it.
 
+use serde_json::Value;
+
 use crate::{
     config::TableName,
     error::{Exit, Stop},
@@ -58,7 +60,7 @@ pub fn initialised<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Record
         Some(was) if *was != facts.server.system_identifier => Err(stop!(
             Exit::Slot,
             "slot {slot} was initialised on the cluster with system identifier {was}, this one has {}: \
-             the database was restored or copied to another cluster, and what was published there is \
+             the database was upgraded, restored or copied to another cluster, and what was published there is \
              not known here. {}",
             facts.server.system_identifier,
             recover()
@@ -159,7 +161,7 @@ pub fn tables(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     }
 }
 
-fn missing_table(outbox: &TableName) -> Stop {
+pub fn missing_table(outbox: &TableName) -> Stop {
     stop!(
         Exit::Usage,
         "table {} does not exist: set `outbox.table`, or let `walpost init --create-table` make it",
@@ -180,22 +182,95 @@ pub fn publication<'a>(facts: &'a SlotFacts, names: &Names) -> Result<&'a Public
     })
 }
 
+/// The key that a record has in the place of the fingerprint, once the stream showed that the
+/// publication was missing.
+pub const MISSED_AFTER: &str = "missed_after";
+
 /// The publication's hold on the table is the one that `init` recorded. One that was taken away and
 /// put back looks the same, and rows written meanwhile are not in the stream.
-fn unchanged(facts: &SlotFacts, record: &Record, slot: &Slot, names: &Names) -> Result<(), Stop> {
-    match &record.publication {
-        Some(was) if Some(was) != facts.fingerprint().as_ref() => Err(stop!(
+pub fn unchanged(
+    facts: &SlotFacts,
+    record: &Record,
+    slot: &Slot,
+    names: &Names,
+) -> Result<(), Stop> {
+    if let Some(after) = record.missed_after() {
+        return Err(stop!(
             Exit::Slot,
-            "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
+            "publication {} was missing somewhere in the stream behind {after}: rows that were written then are not streamed, and this \
+             slot cannot pass that place without losing them. {}",
+            names.publication,
+            recover()
+        ));
+    }
+    if let Some((attached, outbox)) = attached_since(record, facts, names) {
+        return Err(stop!(
+            Exit::Slot,
+            "{attached} became a partition of table {}: a stream of PostgreSQL 14 leaves out rows of a table that was written to before \
+             that. Nothing behind {} is confirmed. If it never was, `walpost init --accept-publication`; otherwise `walpost recover`, \
+             which publishes what the table holds and the topics lack",
+            table(outbox),
+            slot.confirmed_flush_lsn
+                .map_or("the slot's position".into(), |lsn| lsn.to_string()),
+        ));
+    }
+    match &record.publication {
+        Some(was)
+            if Some(without_attached(was))
+                != facts.fingerprint().as_ref().map(without_attached) =>
+        {
+            Err(stop!(
+                Exit::Slot,
+                "publication {} is not as it was when `walpost init` recorded it: it was altered, or dropped and made again, and rows \
              written meanwhile may be missing from the stream. Nothing behind {} is confirmed. `walpost recover` publishes \
              what the table holds and the topics lack, and records the publication as it is now; if you know that nothing is missing, \
              `walpost init --accept-publication` only records it",
-            names.publication,
-            slot.confirmed_flush_lsn
-                .map_or("the slot's position".into(), |lsn| lsn.to_string()),
-        )),
+                names.publication,
+                slot.confirmed_flush_lsn
+                    .map_or("the slot's position".into(), |lsn| lsn.to_string()),
+            ))
+        }
         _ => Ok(()),
     }
+}
+
+/// Partitions come and go; all else of a fingerprint stays as it was.
+fn without_attached(fingerprint: &Value) -> Value {
+    let mut rest = fingerprint.clone();
+    let of_tables = match &mut rest {
+        Value::Array(tables) => tables.as_mut_slice(),
+        one => std::slice::from_mut(one),
+    };
+    for table in of_tables.iter_mut().filter_map(Value::as_object_mut) {
+        table.remove("attached");
+    }
+    rest
+}
+
+/// Tables that were attached as partitions of an outbox table since the fingerprint was recorded,
+/// where that matters.
+fn attached_since<'a>(
+    record: &Record,
+    facts: &SlotFacts,
+    names: &'a Names,
+) -> Option<(String, &'a TableName)> {
+    let recorded = record.publication.as_ref()?;
+    let recorded = recorded
+        .as_array()
+        .map_or(std::slice::from_ref(recorded), Vec::as_slice);
+    let mut tables = names.tables.iter().zip(&facts.tables);
+    tables.find_map(|(outbox, found)| {
+        let print = &found.published.as_ref()?.fingerprint;
+        let was = recorded.iter().find(|was| was["table"] == print["table"])?;
+        let was = was.get("attached")?;
+        let now = print.get("attached")?.as_object()?;
+        let new = now
+            .iter()
+            .filter(|(oid, _)| was.get(oid).is_none())
+            .filter_map(|(_, name)| name.as_str());
+        let new: Vec<_> = new.collect();
+        (!new.is_empty()).then(|| (new.join(", "), &outbox.table))
+    })
 }
 
 /// At start: the slot stands where we left it, or before. Beyond what was recorded ahead of
@@ -224,7 +299,7 @@ pub fn unmoved(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
 }
 
 /// As a synchronous standby we would keep the application's commits waiting.
-fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
+pub fn not_waited_for(facts: &SlotFacts, names: &Names) -> Result<(), Stop> {
     let holder = facts.holder.as_ref();
     let application = format!("walpost:{}", names.slot);
     let waited_for = match holder.and_then(|h| h.sync_state.as_deref()) {
@@ -269,7 +344,7 @@ pub fn lacks_failover(facts: &SlotFacts, names: &Names) -> bool {
     names.failover && slot.is_some_and(|slot| slot.failover == Some(false))
 }
 
-fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
+pub fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
     lacks_failover(facts, names).then(|| {
         format!(
             "postgres.failover_slot is set and slot {} is no failover slot, so a promoted standby will not have it: stop the \
@@ -280,7 +355,7 @@ fn unsynchronised(facts: &SlotFacts, names: &Names) -> Option<String> {
 }
 
 /// The slot comes near the limit at which the server drops its WAL.
-fn pressure(slot: &Slot, names: &Names) -> Option<String> {
+pub fn pressure(slot: &Slot, names: &Names) -> Option<String> {
     let left = slot.safe_wal_size.unwrap_or(0).max(0);
     match (slot.wal_status.as_deref()?, slot.safe_wal_size) {
         ("unreserved", _) => Some(format!(

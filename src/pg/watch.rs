@@ -1,6 +1,8 @@
 //! The side connection: a task that checks slot and publication when asked, takes the slot over
 //! and notes progress. The relay never waits for it; its answers arrive like any other event.
 
+mod statements;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -11,13 +13,13 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::{MissedTickBehavior, interval, timeout},
 };
-use tokio_postgres::{Client, types::Type};
-use tracing::debug;
+use tokio_postgres::Client;
+use tracing::{debug, warn};
 
+use self::statements::{advance, missed, release, take_over, write};
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
-    mark,
     slot::{Names, SlotFacts, facts, verdict},
     sql,
 };
@@ -47,6 +49,9 @@ pub enum Question {
     Release { epoch: i64, confirmed: Lsn },
     /// What is settled, where the stream that would tell it broke.
     Advance { epoch: i64, to: ConfirmedLsn },
+    /// The publication was missing somewhere in the stream behind this position, and the catalogue
+    /// of now does not show it.
+    Missed { after: Lsn },
     /// We hold the locks: the epochs before this one have passed.
     TakeOver,
 }
@@ -81,6 +86,7 @@ pub enum Answer {
     },
     Released,
     Advanced,
+    Noted,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -121,6 +127,7 @@ impl Watch {
             names,
             state,
             client: None,
+            warned: Vec::new(),
         };
         tokio::spawn(task.run(questioned, answer, refreshes));
         (
@@ -187,6 +194,8 @@ struct Task {
     names: Names,
     state: Arc<State>,
     client: Option<Client>,
+    /// What was warned of last, without its figures.
+    warned: Vec<String>,
 }
 
 impl Task {
@@ -216,7 +225,7 @@ impl Task {
                         self.client = None;
                         match self.connect().await {
                             Ok(()) => continue,
-                            Err(answer) => (None, answer),
+                            Err(answer) => (None, self.heard(answer)),
                         }
                     }
                     _ => continue,
@@ -228,8 +237,16 @@ impl Task {
         }
     }
 
+    /// What was seen before is not told on when the server says nothing any more.
+    fn heard(&self, answer: Answer) -> Answer {
+        if matches!(answer, Answer::Lost(_) | Answer::ServerStopping) {
+            self.state.lock().slot = None;
+        }
+        answer
+    }
+
     async fn answer(&mut self, question: Question) -> Answer {
-        match timeout(STATEMENT_TIMEOUT, self.ask_server(question)).await {
+        let answer = match timeout(STATEMENT_TIMEOUT, self.ask_server(question)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(answer)) => {
                 self.client = None;
@@ -243,7 +260,8 @@ impl Task {
                     STATEMENT_TIMEOUT.as_secs()
                 ))
             }
-        }
+        };
+        self.heard(answer)
     }
 
     async fn ask_server(&mut self, question: Question) -> Result<Answer, Answer> {
@@ -267,6 +285,9 @@ impl Task {
                     .await
                     .map(|()| Answer::Advanced)
             }
+            Question::Missed { after } => missed(client, &self.names.slot, after)
+                .await
+                .map(|()| Answer::Noted),
             Question::Check(note) => {
                 if let Some(note) = note {
                     write(client, &self.names.slot, &note)
@@ -285,13 +306,27 @@ impl Task {
                     )));
                 }
                 Ok(match verdict(&facts, &self.names) {
-                    // The relay logs warnings when they change; a check repeats them.
-                    Ok(_) => Answer::Fine(Box::new(facts)),
+                    Ok(warnings) => {
+                        self.warn(&warnings);
+                        Answer::Fine(Box::new(facts))
+                    }
                     Err(stop) => Answer::Broken(stop),
                 })
             }
         };
         answer.map_err(|error| self.lost(error))
+    }
+
+    /// Each of them once, until it is over.
+    fn warn(&mut self, warnings: &[String]) {
+        let kind = |text: &String| text.replace(|c: char| c.is_ascii_digit(), "");
+        let kinds: Vec<_> = warnings.iter().map(kind).collect();
+        for (warning, kind) in warnings.iter().zip(&kinds) {
+            if !self.warned.contains(kind) {
+                warn!("{warning}");
+            }
+        }
+        self.warned = kinds;
     }
 
     /// A missing right is an end; everything else passes.
@@ -317,122 +352,4 @@ impl Task {
             Err(Failure::Passing(error)) => Err(Answer::Lost(error)),
         }
     }
-}
-
-/// Bookkeeping lets no position pass, so it waits for no standby: if we were taken for one
-/// ourselves, it would wait for us.
-const LOCAL: &str =
-    "WITH local AS (SELECT pg_catalog.set_config('synchronous_commit', 'local', true))";
-
-/// The same for several statements.
-const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
-
-/// Of a primary. The control file follows a promotion only at the next checkpoint.
-const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
-
-/// Reserves at once and writes a mark: confirming the first rows then writes nothing.
-async fn take_over(client: &Client, slot: &str) -> Result<(i64, Lsn), tokio_postgres::Error> {
-    let rows = client
-        .query_typed(
-            &format!(
-                "{LOCAL}, line AS (INSERT INTO walpost.timeline AS t (slot, timeline) SELECT slot, {TIMELINE} FROM walpost.slot WHERE slot = $1
-                   ON CONFLICT (slot) DO UPDATE SET timeline = excluded.timeline WHERE t.timeline <> excluded.timeline)
-                 UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
-                   holder = pg_catalog.current_setting('application_name'),
-                   reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
-                 FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
-            ),
-            &[(&slot, Type::TEXT)],
-        )
-        .await?;
-    // The check before this one saw the row; without one nothing can be confirmed.
-    let Some(row) = rows.first() else {
-        return Ok((0, Lsn::ZERO));
-    };
-    let reserved: String = row.try_get(1)?;
-    write_mark(client).await?;
-    Ok((row.try_get(0)?, reserved.parse().unwrap_or(Lsn::ZERO)))
-}
-
-async fn write_mark(client: &Client) -> Result<(), tokio_postgres::Error> {
-    let write = format!("{LOCAL_FIRST}; {}; {}; COMMIT", mark::WRITE, mark::PRUNE);
-    client.batch_execute(&write).await
-}
-
-/// Writes nothing when there is nothing to write. PostgreSQL's clock starts in 2000.
-async fn write(client: &Client, slot: &str, note: &Note) -> Result<(), tokio_postgres::Error> {
-    if note.mark {
-        write_mark(client).await?;
-    }
-    if note.progress.is_none() && note.reserve.is_none() {
-        return Ok(());
-    }
-    let progress = note.progress.as_ref();
-    let confirmed = progress.map(|p| p.confirmed.to_string());
-    let committed_at = progress.map(|p| p.committed_at.micros());
-    let reserve = note.reserve.map(|lsn| lsn.to_string());
-    client
-        .query_typed(
-            &format!(
-                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(),
-                   confirmed_lsn = coalesce($3::pg_catalog.pg_lsn, confirmed_lsn),
-                   committed_at = coalesce('2000-01-01 00:00:00+00'::timestamptz + $4 * interval '1 microsecond', committed_at),
-                   reserved_lsn = greatest($5::pg_catalog.pg_lsn, reserved_lsn)
-                 FROM local WHERE slot = $1 AND epoch = $2"
-            ),
-            &[
-                (&slot, Type::TEXT),
-                (&note.epoch, Type::INT8),
-                (&confirmed, Type::TEXT),
-                (&committed_at, Type::INT8),
-                (&reserve, Type::TEXT),
-            ],
-        )
-        .await
-        .map(drop)
-}
-
-/// Only while nobody reads the slot and it is still ours.
-async fn advance(
-    client: &Client,
-    slot: &str,
-    epoch: i64,
-    to: ConfirmedLsn,
-) -> Result<(), tokio_postgres::Error> {
-    client
-        .query_typed(
-            "SELECT pg_catalog.pg_replication_slot_advance(r.slot_name, $3::pg_catalog.pg_lsn)
-             FROM pg_catalog.pg_replication_slots r JOIN walpost.slot s ON s.slot = r.slot_name AND s.epoch = $2
-             WHERE r.slot_name = $1 AND NOT r.active AND r.confirmed_flush_lsn < $3::pg_catalog.pg_lsn",
-            &[
-                (&slot, Type::TEXT),
-                (&epoch, Type::INT8),
-                (&to.to_string(), Type::TEXT),
-            ],
-        )
-        .await
-        .map(drop)
-}
-
-async fn release(
-    client: &Client,
-    slot: &str,
-    epoch: i64,
-    confirmed: Lsn,
-) -> Result<(), tokio_postgres::Error> {
-    client
-        .query_typed(
-            &format!(
-                "{LOCAL} UPDATE walpost.slot SET updated_at = pg_catalog.now(), holder = NULL,
-                   reserved_lsn = $3::pg_catalog.pg_lsn
-                 FROM local WHERE slot = $1 AND epoch = $2"
-            ),
-            &[
-                (&slot, Type::TEXT),
-                (&epoch, Type::INT8),
-                (&confirmed.to_string(), Type::TEXT),
-            ],
-        )
-        .await
-        .map(drop)
 }

@@ -67,7 +67,9 @@ impl Relay {
             // The event came first and says more; the next start tells of the rest.
             Answer::Broken(_) if session.is_stopped_by_poison() => Err(self.stopped_by_poison()),
             Answer::Broken(stop) => Err(stop.into()),
-            Answer::TakenOver { .. } | Answer::Released | Answer::Advanced => Ok(()),
+            Answer::TakenOver { .. } | Answer::Released | Answer::Advanced | Answer::Noted => {
+                Ok(())
+            }
             Answer::Lost(error) => {
                 let text = format!("slot check: {error:#}");
                 let mut state = self.state.lock();

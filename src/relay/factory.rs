@@ -122,16 +122,19 @@ impl Factory {
     }
 
     /// Batches were refused for their size although no record of them was too large: the next
-    /// producer makes them half as large. `false` when they can't be smaller.
-    pub fn halve_batches(&mut self) -> bool {
+    /// producer makes them half as large, or as large as the topic's `limit` lets them be, in bytes.
+    /// `false` when they can't be smaller.
+    pub fn halve_batches(&mut self, limit: Option<u32>) -> bool {
         let now = self
             .recipe
             .batch_size
             .unwrap_or_else(|| self.recipe.configured_batch_size());
-        if now <= SMALLEST_BATCH {
+        let smallest = limit.map_or(SMALLEST_BATCH, |limit| SMALLEST_BATCH.min(limit / 2).max(1));
+        if now <= smallest {
             return false;
         }
-        let half = (now / 2).max(SMALLEST_BATCH);
+        // A batch has a head of its own, so what fits exactly may still be too large.
+        let half = (now / 2).min(limit.unwrap_or(u32::MAX)).max(smallest);
         info!(
             batch_size = half,
             "batches are larger than a topic takes; making smaller ones"

@@ -11,7 +11,7 @@ use super::{
     session::{Session, Wire},
 };
 use crate::{
-    error::{Exit, Failure},
+    error::{Exit, Failure, Stop},
     outbox::{
         message,
         relation::{Shape, Table},
@@ -19,8 +19,8 @@ use crate::{
     pg::{
         message::ServerMessage,
         pgoutput::{Change, Tuple},
+        publication::Missed,
         server_error::ServerError,
-        verdict::recover,
         wire::Event,
     },
     stop,
@@ -75,15 +75,13 @@ impl Relay {
         warn!(%notice, routine = notice.routine, "warning from the server");
         match notice.routine.as_deref() {
             // From 18 on rows are skipped with this warning alone.
-            Some("LoadPublications") => Err(stop!(
+            Some("LoadPublications") => Err(Failure::Stop(Stop::new(
                 Exit::Slot,
-                "publication {} did not exist at this position of the stream (after {}): rows written while it was missing are not \
-                 streamed, and nothing behind that position was confirmed. {}",
-                self.config.postgres.publication,
-                self.ledger.received(),
-                recover(),
-            )
-            .into()),
+                Missed {
+                    publication: self.config.postgres.publication.clone(),
+                    after: self.ledger.received(),
+                },
+            ))),
             // A standby that must have the WAL first lags behind: the stream waits, that is all.
             Some("StandbySlotsHaveCaughtup") => Ok(()),
             _ => {

@@ -60,7 +60,7 @@ impl Relay {
                 }
                 Err(_) => None,
             };
-            let limit = limit.map_or(Limit::Unknown, Limit::Known);
+            let limit = limit.unwrap_or(Limit::Unknown);
             // Nobody listens when the relay is gone.
             let _ = answer.send((number, limit)).await;
         });
@@ -71,15 +71,16 @@ impl Relay {
 async fn ask(
     client: &AdminClient<rdkafka::client::DefaultClientContext>,
     topic: &str,
-) -> Option<String> {
+) -> Option<Limit> {
     let options = AdminOptions::new().request_timeout(Some(TIMEOUT));
     let resource = ResourceSpecifier::Topic(topic);
     let results = client.describe_configs([&resource], &options).await.ok()?;
     let config = results.into_iter().next()?.ok()?;
     let entry = config.get("max.message.bytes")?;
-    let bytes = entry.value.as_ref()?;
-    Some(match entry.source {
+    let bytes = entry.value.as_ref()?.parse().ok()?;
+    let text = match entry.source {
         ConfigSource::DynamicTopic => format!("the topic's max.message.bytes of {bytes}"),
         _ => format!("the broker's message.max.bytes of {bytes}"),
-    })
+    };
+    Some(Limit::Known { bytes, text })
 }

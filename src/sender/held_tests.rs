@@ -68,6 +68,8 @@ struct World {
     healed: HashSet<usize>,
     letters: BTreeMap<usize, Stored>,
     arrived: Vec<usize>,
+    /// How much had arrived when an operator gave a row up.
+    ignored: HashMap<usize, usize>,
     confirmed: Option<usize>,
     sent: HashMap<Seq, usize>,
     written: u64,
@@ -571,7 +573,7 @@ impl Run {
             .iter()
             .filter(|(_, letter)| {
                 letter.status == Status::Pending
-                    || (letter.status == Status::Held && dice % 10 == 0)
+                    || (letter.status == Status::Held && dice.is_multiple_of(10))
             })
             .map(|(row, _)| *row)
             .collect();
@@ -579,11 +581,13 @@ impl Run {
             return;
         }
         let row = choices[dice as usize / 10 % choices.len()];
-        let ignores = dice / 1000 % 4 == 0;
+        let ignores = (dice / 1000).is_multiple_of(4);
         let heals = dice / 4000 % 10 < 7;
         let status = world.letters[&row].status;
         if ignores {
             world.letters.get_mut(&row).unwrap().status = Status::Ignored;
+            let arrived = world.arrived.len();
+            world.ignored.insert(row, arrived);
         } else if status == Status::Pending {
             if heals {
                 world.healed.insert(row);
@@ -608,14 +612,14 @@ impl Run {
                 world.arrived.push(row);
             }
         }
-        if dice / 100 % 2 == 0 {
+        if (dice / 100).is_multiple_of(2) {
             match &self.order {
                 Some(Order::Write(tasks)) => self.write(tasks),
                 Some(Order::Take(take)) => drop(self.take(take)),
                 _ => {}
             }
         }
-        if dice / 1000 % 3 == 0 {
+        if (dice / 1000).is_multiple_of(3) {
             let mut world = self.world.borrow_mut();
             let back = 1 + dice as usize / 10_000 % 6;
             world.confirmed = world.confirmed.and_then(|row| row.checked_sub(back));
@@ -696,6 +700,11 @@ fn judge(world: &World) -> Result<(), String> {
         let letter = world.letters.get(row);
         letter.is_some_and(|letter| letter.status == Status::Ignored)
     };
+    for (row, arrived) in &world.ignored {
+        if world.arrived[*arrived..].contains(row) {
+            return Err(format!("row {row} was given up, and arrived"));
+        }
+    }
     for (key, name) in KEYS.iter().enumerate() {
         let rows = (0..world.rows.len()).filter(|row| world.rows[*row].0 == key);
         let wanted: Vec<usize> = rows.filter(|row| !is_ignored(row)).collect();

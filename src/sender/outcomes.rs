@@ -48,7 +48,7 @@ impl<P: Enqueue> Sender<P> {
         if crate::faults::is_on(crate::faults::DROP_OUTCOME)
             && matches!(outcome, Outcome::Failed(_))
         {
-            return ledger.settle(seq).map_or(Report::Stale, Report::Delivered);
+            return self.arrived(ledger, seq);
         }
         match outcome {
             Outcome::Delivered => {
@@ -140,7 +140,7 @@ impl<P: Enqueue> Sender<P> {
             (Source::Main, Class::Event, _) => {
                 if is_size(code) {
                     if let Some(number) = topic {
-                        self.topics.want_limit(number);
+                        self.topics.want_limit(number, self.now);
                     }
                     self.oversized = self.oversized.max(Some(seq));
                     self.oversized_rows += 1;

@@ -125,6 +125,10 @@ impl<P: Enqueue> Sender<P> {
         self.parking.look_again = false;
         self.parking.looks += 1;
         self.parking.held_rows = looked.counts.held;
+        // What is parked and not written yet is not in the table.
+        if !self.parking.has_tasks() {
+            self.topics.keep_parking(&looked.closed_topics);
+        }
         let boundary = ledger.boundary();
         let read = |place: Option<Place>, life: i32| {
             place.is_none_or(|place| place.life < life || Some(place.position.commit) < boundary)

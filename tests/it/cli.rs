@@ -17,7 +17,7 @@ fn usage() {
             "--log-level",
         ],
     );
-    for later in ["replay", "cleanup", "audit", "consume"] {
+    for later in ["cleanup", "audit", "consume"] {
         assert!(
             !help
                 .out

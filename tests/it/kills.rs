@@ -16,6 +16,9 @@ const INIT: &[&str] = &[
     "SET version = 2",
     "SET version = 3",
     "SET version = 4",
+    "SET version = 5",
+    "SET version = 6",
+    "WHERE slot <> $1 AND system_identifier",
     "INTO walpost.slot AS s (slot, state) VALUES",
     "INTO walpost.mark",
     "CREATE_REPLICATION_SLOT",
@@ -127,9 +130,13 @@ impl<'a> Place<'a> {
                 .any(|list| list.iter().any(|words| text.contains(words)))
         };
         let seen = self.proxy.statements();
+        // What becomes of letters has tests of its own.
+        let of_letters =
+            |text: &str| text.contains("walpost.dead_letter") || text.contains("walpost.audit_log");
         let missed: Vec<_> = seen
             .iter()
-            .filter(|text| changes.iter().any(|word| text.contains(word)) && !known(text))
+            .filter(|text| changes.iter().any(|word| text.contains(word)))
+            .filter(|text| !known(text) && !of_letters(text))
             .collect();
         assert!(
             !seen.is_empty() && missed.is_empty(),
@@ -204,6 +211,7 @@ fn init_with_existing_rows_killed_at_any_place_misses_none_of_them_on_every_vers
         }
         walpost.command(&init).expect(0, &[]);
         place.is_ready();
+        place.is_whole(&[INIT, ROWS, &[AGAIN, DROP]]);
         let _run = scene.started(walpost);
         scene.insert("a", 1);
         println!("{killed}: {}", scene.judge(5));
@@ -215,11 +223,10 @@ fn init_with_existing_rows_killed_at_any_place_misses_none_of_them_on_every_vers
         (place, ids)
     };
     // What comes before is what `init` without them does too.
-    for (words, side) in each(&[&INIT[8..], ROWS]) {
+    for (words, side) in each(&[&INIT[INIT.len() - 2..], ROWS]) {
         let (place, _) = with_rows();
         place.kill_at(&init, words, side);
         finish(&place, &format!("{side:?} {words:?}"));
-        place.is_whole(&[INIT, ROWS, TAKE_OVER, &[AGAIN, DROP]]);
     }
     for side in SIDES {
         let (place, _) = with_rows();
@@ -251,6 +258,7 @@ fn recover_killed_at_any_place_misses_nothing_on_every_version() {
         }
         walpost.command(&["recover"]).expect(0, &[]);
         place.is_ready();
+        place.is_whole(&[RECOVER, ROWS, &[AGAIN]]);
         let _run = scene.started(walpost);
         scene.insert("a", 1);
         println!("{killed}: {}", scene.judge(7));
@@ -277,7 +285,6 @@ fn recover_killed_at_any_place_misses_nothing_on_every_version() {
         let (place, _) = with_gap();
         place.kill_at(&["recover"], words, side);
         finish(&place, &format!("{side:?} {words:?}"));
-        place.is_whole(&[RECOVER, ROWS, TAKE_OVER, &[AGAIN]]);
     }
     for side in SIDES {
         let (place, late) = with_gap();

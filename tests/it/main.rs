@@ -7,6 +7,7 @@
 mod harness;
 
 mod brokers;
+mod check;
 mod cli;
 mod connection;
 mod credentials;
@@ -26,6 +27,7 @@ mod nodes;
 mod poison;
 mod preview;
 mod random_rows;
+mod readme;
 mod recover;
 mod relay;
 mod replay;

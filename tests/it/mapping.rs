@@ -348,3 +348,66 @@ fn an_event_of_a_partition_that_its_topic_lacks_becomes_a_letter_and_the_rest_fl
     );
     assert_eq!(codes, ["_UNKNOWN_PARTITION", "held", "partition_invalid"]);
 }
+
+#[test]
+fn a_column_that_tables_may_lack_is_published_of_a_table_that_has_it() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    create(&scene, "ALTER TABLE public.outbox ADD tenant text");
+    scene.create_topic("order", 1, &[]);
+    let mut walpost = scene.walpost();
+    let optional = |column: &str| {
+        format!("{{ column = \"{column}\", placement = \"header\", missing = \"ignore\" }}")
+    };
+    walpost.outbox(format!(
+        "[[outbox]]\ntable = \"public.outbox\"\norder_by = \"seq\"\ntopic = \"{}\"\nadditional = [{}, {}]\n",
+        scene.topic("{aggregate_type}"),
+        optional("tenant"),
+        optional("region")
+    ));
+    scene.insert_row(&[("tenant", "'before'")]);
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(0, &[]);
+    walpost.command(&["check"]).expect(0, &[]);
+    let _run = scene.started(&walpost);
+    scene.insert_row(&[("tenant", "'after'")]);
+    let records = scene.wait_records(2);
+    let tenants: Vec<_> = records.iter().map(|r| r.header("tenant")).collect();
+    assert_eq!(tenants, [Some("before"), Some("after")]);
+    assert_eq!(records[0].header("region"), None);
+}
+
+#[test]
+fn each_table_has_its_own_policy_for_poison() {
+    let scene = Scene::new();
+    let walpost = two_tables(
+        &scene,
+        "on_poison = \"skip\"\nadditional = [{ column = \"type\", placement = \"partition\" }]\n",
+    );
+    walpost.init();
+    let _run = scene.started(&walpost);
+    scene.insert_row(&[("headers", "'[]'")]);
+    scene.insert("k", 1);
+    for kind in ["no number", "0"] {
+        scene.sql.run(&format!(
+            "INSERT INTO public.legacy VALUES ('{}', 'old', 'z', '{kind}', '{{}}')",
+            uuid()
+        ));
+    }
+    scene.wait_confirmed(30);
+    let records = scene.kafka.wait(&scene.topic("old"), 1, 20);
+    assert_eq!(records.len(), 1, "its key is not held");
+    assert!(scene.kafka.read(&scene.topic("order")).is_empty());
+    let letters = scene
+        .sql
+        .column("SELECT outbox || ' ' || status FROM walpost.dead_letter ORDER BY position_lsn");
+    let expected = [
+        "public.outbox pending",
+        "public.outbox held",
+        "public.legacy pending",
+    ];
+    assert_eq!(letters, expected);
+    let status = walpost.command(&["status", "--json"]).expect(0, &[]).json();
+    assert_eq!(status["held_keys"], 1);
+}

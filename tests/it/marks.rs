@@ -74,3 +74,27 @@ fn old_marks_go_but_never_the_newest_that_every_slot_has_passed() {
     assert!(left.contains(&passed), "{passed} is gone");
     assert!(left[0].as_str() > "0/100");
 }
+
+#[test]
+fn marks_that_came_from_another_cluster_do_not_outlive_a_new_slot() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    walpost.command(&["uninstall", "--yes"]).expect(0, &[]);
+    // As an upgrade or a copy of the database brings them: ahead of this log, and of its numbers.
+    let stale =
+        "INSERT INTO walpost.mark VALUES (pg_current_wal_insert_lsn() + 10, '4000000000', now())";
+    scene.sql.run(stale);
+    walpost.init();
+    assert_eq!(marks(&scene).len(), 1, "the slot's own alone");
+    scene.insert("a", 2);
+    scene.drop_slot();
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 2 rows"]);
+    // Those of another slot of this cluster are no stale ones.
+    let before = marks(&scene);
+    let mut other = walpost.twin();
+    other.set("postgres.slot", format!("{}_b", scene.tag));
+    other.init();
+    assert!(before.iter().all(|mark| marks(&scene).contains(mark)));
+}

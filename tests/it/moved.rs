@@ -309,6 +309,27 @@ fn a_slot_kept_in_step_may_be_ahead_of_what_was_recorded_of_it_on_every_version(
 }
 
 #[test]
+fn nothing_is_published_that_the_standby_does_not_have_where_that_is_asked_for_on_every_version() {
+    let Some(mut pair) = Pair::new() else { return };
+    let mut run = pair.scene.started(&pair.walpost);
+    let mut wanted = pair.scene.insert("a", 3);
+    pair.scene.wait_confirmed(30);
+    pair.standby.stop();
+    // A failover now would leave an event behind whose row nobody has.
+    wanted.extend(pair.scene.insert("a", 1));
+    run.wait_says("standby", 30);
+    always("the row waits for the standby", 3, || {
+        pair.have_arrived(&wanted[..3]) && !pair.have_arrived(&wanted)
+    });
+    run.assert_alive();
+    pair.standby.restart();
+    until("the row arrives", 30, || {
+        pair.have_arrived(&wanted).then_some(())
+    });
+    run.stop(0);
+}
+
+#[test]
 fn an_old_primary_that_comes_back_is_not_read_on_every_version() {
     let mut old = Cluster::start("");
     let (scene, mut walpost) = on(&old);

@@ -148,6 +148,26 @@ fn good_rows_whose_batch_is_over_the_topics_limit_all_arrive() {
 }
 
 #[test]
+fn a_topic_that_takes_less_than_the_smallest_usual_batch_gets_smaller_ones() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "4000")]);
+    let mut walpost = scene.walpost();
+    walpost.set("kafka.properties.compression.type", "none");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.sql.run(&scene.rows("a", 2_000, 1_000));
+    scene.judge_once(2_000);
+    assert!(
+        run.says("batch_size=2000") || run.says("batch_size=4000"),
+        "{}",
+        run.log()
+    );
+    scene.sql.run(&scene.rows("a", 2_000, 1_000));
+    scene.judge_once(4_000);
+    run.assert_alive();
+}
+
+#[test]
 fn ten_thousand_small_rows_in_a_topic_of_small_batches_all_arrive() {
     let scene = Scene::new();
     scene.create_topic("order", 3, &[("max.message.bytes", "20000")]);

@@ -32,6 +32,14 @@ fn lives(scene: &Scene, walpost: &Walpost) {
     scene.insert("a", 3);
     scene.judge_once(3);
     walpost.command(&["status"]).expect(0, &[&scene.tag]);
+    walpost.command(&["preview"]).expect(0, &[]);
+    walpost.command(&["check"]).expect(
+        0,
+        &[
+            "warn  cannot read the rows of public.outbox",
+            "GRANT SELECT",
+        ],
+    );
     walpost.command(&["drain"]).expect(0, &["drained"]);
     run.stop(0);
     walpost
@@ -168,6 +176,7 @@ fn every_command_works_with_the_rights_that_are_named_for_it_on_every_version() 
     scene.insert("a", 2);
     scene.wait_confirmed(20);
     walpost.command(&["drain"]).expect(0, &["drained"]);
+    walpost.command(&["check"]).expect(0, &["rows at hand"]);
     run.stop(0);
 
     scene.insert("a", 1);

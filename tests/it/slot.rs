@@ -1,6 +1,6 @@
 //! `run` on a slot or publication that is not what it should be: it stops with the reason and mends nothing.
 
-use crate::harness::Scene;
+use crate::harness::{Scene, kafka::Kafka, kafka_server::Breakable, postgres::Cluster, until};
 
 #[test]
 fn never_initialised() {
@@ -135,4 +135,114 @@ fn another_schema_version() {
     }
     assert_eq!(scene.confirmed(), before);
     assert_eq!(scene.sql.number("SELECT version FROM walpost.meta"), 9999);
+}
+
+#[test]
+fn a_slot_older_than_its_publication_is_told_and_recover_closes_the_gap_on_every_version() {
+    let scene = Scene::new();
+    scene.create_table("jsonb");
+    scene.create_topic("order", 1, &[]);
+    let (tag, role) = (&scene.tag, scene.server.publisher_name());
+    scene.sql.run(&format!(
+        "SELECT pg_create_logical_replication_slot('{tag}', 'pgoutput')"
+    ));
+    scene.insert("a", 2);
+    scene.sql.run(&format!(
+        "SET ROLE {role}; CREATE PUBLICATION {tag} FOR TABLE public.outbox WITH (publish = 'insert'); RESET ROLE"
+    ));
+    scene.insert("a", 1);
+    let walpost = scene.walpost();
+    walpost.command(&["init"]).expect(0, &["took over"]);
+    let before = scene.confirmed();
+    let words = [
+        tag.as_str(),
+        "publication",
+        "walpost recover",
+        "at most 3 rows",
+    ];
+    walpost.run_to_end().expect(4, &words);
+    assert_eq!((scene.confirmed(), scene.records().len()), (before, 0));
+    // It is known from now on, and no look at the publication mends it.
+    walpost.run_to_end().expect(4, &words);
+    walpost
+        .command(&["init", "--accept-publication"])
+        .expect(4, &["walpost recover"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 3 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(4);
+}
+
+#[test]
+fn the_way_to_a_lost_slot_is_warned_of_and_the_end_says_what_is_at_stake() {
+    let cluster =
+        Cluster::start("max_slot_wal_keep_size = 100MB\nmin_wal_size = 32MB\nmax_wal_size = 48MB");
+    let way = Breakable::take();
+    let scene = Scene::on(cluster.server.clone(), way.kafka()).by(&way);
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.wait_confirmed(20);
+    way.proxy().refuse();
+    scene.insert("a", 3);
+    let is = |status: &str| {
+        let text = format!("SELECT 1 FROM pg_replication_slots WHERE wal_status = '{status}'");
+        scene.sql.rows(&text).pop()
+    };
+    until("the slot is beyond max_wal_size", 60, || {
+        scene.noise(&scene.sql, 5);
+        is("extended")
+    });
+    run.wait_says("bytes until max_slot_wal_keep_size", 20);
+    walpost
+        .command(&["status"])
+        .expect(0, &["bytes until max_slot_wal_keep_size"]);
+    let warnings = run.log().matches("until max_slot_wal_keep_size").count();
+    assert_eq!(warnings, 1, "one line a change:\n{}", run.log());
+    until("the slot is lost", 60, || {
+        scene.noise(&scene.sql, 5);
+        scene.sql.run("SELECT pg_switch_wal(); CHECKPOINT");
+        is("lost")
+    });
+    let stands = format!("the WAL from {}", scene.confirmed());
+    run.expect_end(
+        4,
+        &["is lost", "max_slot_wal_keep_size", &stands, "at most"],
+        30,
+    );
+    way.proxy().forward();
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 3 rows"]);
+}
+
+#[test]
+fn a_slot_that_was_idle_for_too_long_is_told_with_the_setting_on_every_version() {
+    let cluster = Cluster::start("");
+    let version = "SELECT current_setting('server_version_num')::int / 10000";
+    if cluster.server.admin().number(version) < 18 {
+        // There is no such limit.
+        return;
+    }
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(1);
+    scene.insert("a", 1);
+    cluster.set("idle_replication_slot_timeout", "'1s'");
+    until("the slot is lost", 60, || {
+        scene.sql.run("CHECKPOINT");
+        let lost = "SELECT 1 FROM pg_replication_slots WHERE invalidation_reason = 'idle_timeout'";
+        scene.sql.rows(lost).pop()
+    });
+    walpost
+        .run_to_end()
+        .expect(4, &["idle_replication_slot_timeout", "walpost recover"]);
+    assert!(scene.slot().is_some(), "the slot stays as evidence");
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 1 rows"]);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.judge_once(2);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Scene, always, pass, proxy::Proxy, until};
+use crate::harness::{Scene, always, kafka_server::Breakable, pass, proxy::Proxy, until};
 
 #[test]
 fn a_second_run_waits_as_standby_and_takes_over() {
@@ -148,4 +148,48 @@ fn a_standby_that_vanished_without_a_word_holds_nothing_for_long() {
     until("the next one has the slot", 60, || {
         scene.slot_named(&other_slot)?.active_pid
     });
+}
+
+#[test]
+fn a_holder_whose_network_is_gone_loses_the_slot_in_time_and_does_no_more() {
+    let way = Breakable::take();
+    let scene = Scene::behind(&way);
+    scene.publisher_setting("wal_sender_timeout", "'3s'");
+    let mut walpost = scene.ready(1);
+    let direct = walpost.twin();
+    let proxy = Proxy::new(scene.server.socket_address());
+    walpost
+        .set(
+            "postgres.url",
+            scene.server.url_at("127.0.0.1", proxy.port, &scene.tag),
+        )
+        .set("postgres.receive_timeout", "4s");
+    let mut first = scene.started(&walpost);
+    let mut second = direct.start();
+    second.wait_says("standby", 20);
+    let holder = scene.walsender();
+    // What the first one has when it is cut off waits in its client.
+    way.proxy().delay(600_000);
+    scene.insert("a", 5);
+    until("the rows are with the first", 20, || {
+        (walpost.api_status()["in_flight"]["rows"] == 5).then_some(())
+    });
+    proxy.swallow();
+    // wal_sender_timeout, two seconds, and one for a slow machine.
+    until("the standby takes over", 6, || {
+        scene.slot()?.active_pid.filter(|pid| *pid != holder)
+    });
+    until("the first one is not ready any more", 20, || {
+        (walpost.ready() == Some(503)).then_some(())
+    });
+    way.proxy().forward();
+    proxy.forward();
+    scene.insert("a", 5);
+    scene.judge(10);
+    // It comes back as the standby.
+    until("the first one waits", 30, || {
+        (walpost.metric("walpost_role", "role=\"standby\"") == Some(1.0)).then_some(())
+    });
+    first.assert_alive();
+    second.assert_alive();
 }

@@ -3,7 +3,9 @@
 use serde_json::Value;
 use walpost::lsn::Lsn;
 
-use crate::harness::{Scene, kafka_server::Breakable, sql::quote, until};
+use crate::harness::{
+    Scene, kafka::Kafka, kafka_server::Breakable, postgres::Cluster, sql::quote, until,
+};
 
 const FIELDS: [&str; 20] = [
     "slot",
@@ -236,6 +238,83 @@ fn live_ready_and_metrics_tell_the_truth_also_in_a_stall() {
         (walpost.ready() == Some(200)).then_some(())
     });
     scene.judge(50);
+}
+
+#[test]
+fn figures_of_the_slot_are_gone_while_postgresql_is_away_and_come_back() {
+    let mut cluster = Cluster::start("");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(1);
+    let _run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.wait_confirmed(20);
+    let twin = walpost.twin();
+    let _standby = twin.start();
+    let of_the_slot = [
+        "walpost_slot_active",
+        "walpost_slot_confirmed_lag_bytes",
+        "walpost_slot_retained_wal_bytes",
+        "walpost_slot_wal_status",
+    ];
+    let all = |there: bool| {
+        [&walpost, &twin].iter().all(|one| {
+            of_the_slot
+                .iter()
+                .all(|name| one.metric(name, "").is_some() == there)
+        })
+    };
+    until("they are told", 20, || {
+        twin.get("/metrics")?;
+        all(true).then_some(())
+    });
+    cluster.stop();
+    until("they are no longer told", 20, || all(false).then_some(()));
+    assert_eq!(walpost.api_status()["confirmed_lsn"], Value::Null);
+    assert_eq!(walpost.api_status()["holder"], Value::Null);
+    assert!(walpost.metric("walpost_confirmed_lsn_bytes", "").is_some());
+    cluster.restart();
+    until("they are told again", 40, || all(true).then_some(()));
+}
+
+#[test]
+fn status_ends_as_run_would_where_the_slot_or_publication_needs_somebody() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    let tag = &scene.tag;
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.wait_confirmed(20);
+    run.stop(0);
+    let ends = |code: i32, word: &str| {
+        let output = walpost.command(&["status", "--json"]);
+        let status = output.expect(code, &[word]).json();
+        assert_eq!(status["slot"], tag.as_str(), "printed all the same");
+        walpost.run_to_end().expect(code, &[word]);
+    };
+    walpost.command(&["status", "--json"]).expect(0, &[]);
+    scene
+        .sql
+        .run(&format!("ALTER PUBLICATION {tag} DROP TABLE public.outbox"));
+    ends(4, "does not cover");
+    scene
+        .sql
+        .run(&format!("ALTER PUBLICATION {tag} ADD TABLE public.outbox"));
+    ends(4, "--accept-publication");
+    walpost
+        .command(&["init", "--accept-publication"])
+        .expect(0, &[]);
+    scene.sql.run("UPDATE walpost.slot SET state = 'creating'");
+    ends(4, "walpost init");
+    scene.sql.run("UPDATE walpost.slot SET state = 'ready'");
+    scene.drop_slot();
+    ends(4, "walpost recover");
+    scene.insert("a", 1);
+    scene.sql.run(&format!(
+        "SELECT pg_create_logical_replication_slot('{tag}', 'pgoutput')"
+    ));
+    ends(4, "not as we left it");
+    scene.sql.run("ALTER TABLE public.outbox RENAME TO other");
+    ends(2, "public.outbox");
 }
 
 #[test]

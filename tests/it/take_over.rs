@@ -166,8 +166,9 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
     assert!(terms.take_overs() >= 20, "{}", terms.take_overs());
     assert!(
         judged.most <= IN_FLIGHT,
-        "one publisher repeated {} rows late",
-        judged.most
+        "one publisher repeated {} rows late: {}",
+        judged.most,
+        judged.whose
     );
 }
 

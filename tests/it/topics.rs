@@ -113,7 +113,7 @@ fn rows_of_a_topic_deleted_under_it_wait_until_it_is_there_again() {
     gone(20);
     scene.insert("a", 50);
     scene.wait_records(53);
-    until("the rows wait, named", 30, || {
+    until("the rows wait, named", 60, || {
         let waiting = walpost.api_status()["waiting_topics"].clone();
         (waiting[0]["topic"] == topic.as_str() && waiting[0]["rows"] == 20).then_some(())
     });

@@ -140,8 +140,8 @@ fn run(deliberate: Option<&str>) -> Report {
     let judged = evidence.judge(&observed, &history, &terms, &gaps);
     if judged.most > in_flight {
         let text = format!(
-            "{} records of one publisher came after it was superseded, and no more than {in_flight} may be on their way",
-            judged.most
+            "{} records of one publisher came after it was superseded, and no more than {in_flight} may be on their way; {}",
+            judged.most, judged.whose
         );
         history.found("late repeats", None, text);
     }

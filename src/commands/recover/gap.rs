@@ -6,10 +6,11 @@ use crate::{
     error::Exit,
     lsn::Lsn,
     pg::{
+        lost::lost_position,
         mark::{self, Mark},
         publication::{covers, wider},
         schema,
-        slot::{Record, SlotFacts},
+        slot::SlotFacts,
         verdict::{self, initialised, ours, unfinished, unmoved, verdict},
     },
 };
@@ -85,19 +86,4 @@ impl Recovery<'_> {
             is_elsewhere,
         }))
     }
-}
-
-/// All that committed before it was published.
-fn lost_position(facts: &SlotFacts, record: &Record) -> Lsn {
-    if record.state == "backfilling" {
-        return record.confirmed_lsn.unwrap_or(Lsn::ZERO);
-    }
-    let noted = record.confirmed_lsn.max(record.consistent_point);
-    // The slot knows better than our notes, unless it was moved.
-    let stands = facts
-        .slot
-        .as_ref()
-        .and_then(|slot| slot.confirmed_flush_lsn);
-    let stands = stands.filter(|stands| Some(*stands) <= record.reserved_lsn);
-    noted.max(stands).unwrap_or(Lsn::ZERO)
 }

@@ -265,11 +265,12 @@ fn counted(numbers: &Numbers) -> String {
     } = numbers;
     let mut text = match missing {
         0 => format!(
-            "there seem to be none, each number of column {column} from {from} to {to} has its row"
+            "there seem to be none, for every number of column {column} from {from} to {to} has its row"
         ),
         _ => format!(
             "at most {missing}. So many numbers of column {column} from {from} to {to} have no row: {}. Transactions that were rolled \
-             back, or are still open, and rows that were deleted after they were published leave the same gaps",
+             back or are still open, a crash or promotion of the server (up to 32 numbers), and rows that were deleted after they were \
+             published leave the same gaps",
             named(ranges, *missing)
         ),
     };

@@ -8,6 +8,10 @@ use crate::config::{Format, Guard, OnPoison, Preset, TableName};
 const OUTBOX: &str = "[[outbox]]\ntable = \"public.outbox\"\n";
 
 fn parse(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
+    parse_with_origins(text, env).map(|(config, _)| config)
+}
+
+fn parse_with_origins(text: &str, env: &[(&str, &str)]) -> Result<(Config, Vec<Setting>), String> {
     let env = env.iter().copied().collect();
     read(
         &Source {
@@ -20,6 +24,39 @@ fn parse(text: &str, env: &[(&str, &str)]) -> Result<Config, String> {
         assert_eq!(stop.exit, Exit::Usage);
         stop.to_string()
     })
+}
+
+#[test]
+fn each_value_is_told_with_its_place_and_no_secret_is() {
+    let text = "[postgres]\nurl = \"postgres://u:hunter2@h/d\"\nslot = \"a\"\n[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n\
+        [[outbox]]\ntable = \"t\"\ntopic = \"x\"\ncolumns = { headers = false, payload = \"body\" }\n\
+        [dead_letters]\nretry_after = [\"1m\", \"5m\"]\n";
+    let env = [
+        ("WALPOST_POSTGRES__SLOT", "b"),
+        ("KAFKA_BROKERS", "k:9092"),
+        ("WALPOST_KAFKA__PROPERTIES__SSL_KEY_PASSWORD", "hunter2"),
+    ];
+    let (_, settings) = parse_with_origins(text, &env).expect("a good configuration");
+    let mut told: Vec<_> = settings
+        .iter()
+        .map(|setting| format!("{} = {setting}", setting.key))
+        .collect();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "dead_letters.retry_after = [\"1m\", \"5m\"] (walpost.toml:11:15)",
+            "kafka.brokers = \"k:9092\" (KAFKA_BROKERS)",
+            "kafka.properties.sasl.password = set, and not shown (walpost.toml:5:19)",
+            "kafka.properties.ssl.key.password = set, and not shown (WALPOST_KAFKA__PROPERTIES__SSL_KEY_PASSWORD)",
+            "outbox.0.columns.headers = false (walpost.toml:9:23)",
+            "outbox.0.columns.payload = \"body\" (walpost.toml:9:40)",
+            "outbox.0.table = \"t\" (walpost.toml:7:9)",
+            "outbox.0.topic = \"x\" (walpost.toml:8:9)",
+            "postgres.slot = \"b\" (WALPOST_POSTGRES__SLOT)",
+            "postgres.url = set, and not shown (walpost.toml:2:7)",
+        ]
+    );
 }
 
 fn good(text: &str, env: &[(&str, &str)]) -> Config {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{service, string};
 use crate::{
-    config::{Env, Postgres},
+    config::{Env, Postgres, Setting},
     error::{Exit, Stop},
     stop,
 };
@@ -39,6 +39,9 @@ const KEYWORDS: [(&str, &str); 23] = [
     ("keepalives_count", ""),
     ("tcp_user_timeout", ""),
 ];
+
+/// `options` can set anything.
+const SECRET: [&str; 3] = ["password", "sslpassword", "options"];
 
 /// What libpq takes and we don't: refused rather than ignored, because a connection could be less
 /// safe than its user believes.
@@ -112,6 +115,15 @@ impl Parameters {
             }
         }
         Ok(found)
+    }
+
+    /// What is set, and where; what may be a secret without its value.
+    pub fn settings(&self) -> impl Iterator<Item = Setting> {
+        self.0.iter().map(|(key, (value, from))| Setting {
+            key: (*key).to_string(),
+            value: (!SECRET.contains(key)).then(|| value.clone()),
+            from: from.clone(),
+        })
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {

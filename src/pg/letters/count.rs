@@ -6,7 +6,11 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use crate::{config::OnPoison, pg::slot::FromJson, state::LetterCounts};
+use crate::{
+    config::{Config, OnPoison},
+    pg::slot::FromJson,
+    state::LetterCounts,
+};
 
 /// The slot's letters, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,20 +20,30 @@ pub struct Counted {
     pub held_keys: u64,
 }
 
-/// Under `hold-key` each letter that is open holds its key; otherwise only keys that have held rows
-/// from before are held on. An event that is sent again holds none. `None`: no right to look.
+/// The tables, by their names in letters, whose policy is `hold-key`.
+pub fn holding(config: &Config) -> Vec<String> {
+    let tables = config.outbox.iter();
+    tables
+        .filter(|outbox| outbox.on_poison == OnPoison::HoldKey)
+        .map(|outbox| outbox.table.to_string())
+        .collect()
+}
+
+/// Of tables that are `holding`, each letter that is open holds its key; of others only keys that
+/// have held rows from before are held on. An event that is sent again holds none. `None`: no right
+/// to look.
 pub async fn count(
     client: &Client,
     slot: &str,
-    on_poison: OnPoison,
+    holding: &[String],
 ) -> Result<Option<Counted>, Error> {
     let text = "SELECT (SELECT pg_catalog.json_object_agg(status, letters)
           FROM (SELECT status, pg_catalog.count(*) AS letters FROM walpost.dead_letter WHERE slot = $1 GROUP BY status) AS by_status),
         (SELECT pg_catalog.count(*) FROM (SELECT FROM walpost.dead_letter
           WHERE slot = $1 AND status IN ('pending', 'replaying', 'held', 'dead') AND key IS NOT NULL AND position_lsn IS NOT NULL
-          GROUP BY outbox, topic, key HAVING $2 OR pg_catalog.bool_or(status = 'held' OR held_behind IS NOT NULL)) AS keys)";
-    let holds = on_poison == OnPoison::HoldKey;
-    let values: &[(&(dyn ToSql + Sync), Type)] = &[(&slot, Type::TEXT), (&holds, Type::BOOL)];
+          GROUP BY outbox, topic, key HAVING outbox = ANY ($2) OR pg_catalog.bool_or(status = 'held' OR held_behind IS NOT NULL)) AS keys)";
+    let values: &[(&(dyn ToSql + Sync), Type)] =
+        &[(&slot, Type::TEXT), (&holding, Type::TEXT_ARRAY)];
     let rows = match client.query_typed(text, values).await {
         Ok(rows) => rows,
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => return Ok(None),

@@ -10,7 +10,7 @@ mod select;
 use tokio_postgres::{Client, error::SqlState, types::Type};
 
 pub use act::{Outcome, Refusal, Standing, Verb, act};
-pub use count::{Counted, Sizes, count, sizes};
+pub use count::{Counted, Sizes, count, holding, sizes};
 pub use letter::{Content, Deed, Letter, Listed, deeds, one};
 pub use select::{Selection, Status, ids, moment, page};
 

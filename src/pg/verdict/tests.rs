@@ -273,3 +273,46 @@ fn every_table_of_several_is_looked_at() {
         assert!(told.contains(words), "{told}");
     }
 }
+
+#[test]
+fn an_attached_partition_of_any_table_is_told_and_one_that_went_away_is_not() {
+    let mut names = names();
+    let second = crate::pg::slot::Outbox {
+        table: crate::config::TableName {
+            schema: "sales".into(),
+            name: "events".into(),
+        },
+        ..names.tables[0].clone()
+    };
+    names.tables.push(second);
+    let judged = |recorded: Value, first: Value, second: Value| {
+        let mut facts = good();
+        let mut other = facts["tables"][0].clone();
+        facts["tables"][0]["published"]["fingerprint"] = json!({"table": 9, "attached": first});
+        other["published"]["fingerprint"] = json!({"table": 5, "attached": second});
+        facts["tables"].as_array_mut().unwrap().push(other);
+        facts["record"]["publication"] = recorded;
+        let told = verdict(&serde_json::from_value(facts).unwrap(), &names);
+        told.map_err(|stop| stop.to_string())
+    };
+    let recorded = || {
+        json!([{"table": 5, "attached": {"51": "sales.old"}},
+            {"table": 9, "attached": null}])
+    };
+    let (none, old) = (Value::Null, json!({"51": "sales.old"}));
+    assert_eq!(judged(recorded(), none.clone(), old.clone()), Ok(vec![]));
+    assert_eq!(judged(recorded(), none.clone(), none.clone()), Ok(vec![]));
+    let both = json!({"51": "sales.old", "52": "sales.new"});
+    let told = judged(recorded(), none.clone(), both).unwrap_err();
+    assert!(
+        told.contains("sales.new became a partition of table sales.events"),
+        "{told}"
+    );
+    let told = judged(recorded(), json!({"91": "bulk"}), old.clone()).unwrap_err();
+    assert!(
+        told.contains("bulk became a partition of table public."),
+        "{told}"
+    );
+    let told = judged(json!({"missed_after": "0/16B3748"}), none, old).unwrap_err();
+    assert!(told.contains("behind 0/16B3748"), "{told}");
+}

@@ -4,15 +4,16 @@
 use super::{act, heal, large, letters, patient, small_topic, wait_statuses};
 use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Server, records::Record, until};
 
-/// What the record says, but for its replay.
-fn content(
-    record: &Record,
-) -> (
+/// Key, value, headers and timestamp.
+type Content = (
     Option<Vec<u8>>,
     Option<Vec<u8>>,
     Vec<(String, Option<Vec<u8>>)>,
     Option<i64>,
-) {
+);
+
+/// What the record says, but for its replay.
+fn content(record: &Record) -> Content {
     let mut headers = record.headers.clone();
     headers.retain(|(name, _)| {
         name != "walpost_replay" && name != "wal_position" && name != "event_id"

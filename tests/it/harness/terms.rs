@@ -29,6 +29,8 @@ pub struct Terms {
     terms: Vec<Term>,
     /// Where `recover` made another slot begin, in order.
     lives: Vec<Lsn>,
+    /// Of each process.
+    logs: Vec<PathBuf>,
     /// The number that the brokers gave a producer → the process that it is in.
     producers: HashMap<i64, usize>,
     /// By topic.
@@ -42,6 +44,8 @@ pub struct Judged {
     pub late: usize,
     /// The most that one process left behind when it was superseded.
     pub most: usize,
+    /// Its log, and the first and the last of these records.
+    pub whose: String,
 }
 
 impl Terms {
@@ -49,7 +53,8 @@ impl Terms {
     pub fn read(publishers: &[&Walpost], batches: HashMap<String, Batches>) -> Terms {
         let (mut terms, mut producers) = (Vec::new(), HashMap::new());
         let logs = publishers.iter().flat_map(|walpost| files(walpost, "err"));
-        for (process, log) in logs.enumerate() {
+        let logs: Vec<PathBuf> = logs.collect();
+        for (process, log) in logs.iter().enumerate() {
             let log = fs::read(log).expect("read a log");
             for line in String::from_utf8_lossy(&log).lines() {
                 if let Some((_, producer)) = line.split_once("Acquired PID{Id:") {
@@ -65,6 +70,7 @@ impl Terms {
         lives.sort_unstable();
         Terms {
             terms,
+            logs,
             lives,
             producers,
             batches,
@@ -80,7 +86,7 @@ impl Terms {
     /// The shared verdict. `arrived` with the broker's time, in ms since 1970.
     pub fn judge(&self, committed: &[Committed], arrived: &[(Arrived, i64)]) -> Judged {
         let mut timely = vec![Vec::new(); self.lives.len() + 1];
-        let mut left = HashMap::<_, usize>::new();
+        let mut left = HashMap::<_, Vec<(&Arrived, i64)>>::new();
         let mut late = 0;
         for (record, at) in arrived {
             match self.lateness(record, *at) {
@@ -88,7 +94,7 @@ impl Terms {
                 Some(superseded) => {
                     late += 1;
                     if let Some(term) = superseded {
-                        *left.entry(term).or_default() += 1;
+                        left.entry(term).or_default().push((record, *at));
                     }
                 }
             }
@@ -112,10 +118,26 @@ impl Terms {
                 .examples
                 .extend(examples.filter(|e| counts(&e.fault)));
         }
+        let most = left.into_iter().max_by_key(|(_, records)| records.len());
+        let tell = |((process, _), mut records): (_, Vec<(&Arrived, i64)>)| {
+            records.sort_by_key(|(_, at)| *at);
+            let [first, last] = [records.first(), records.last()].map(|found| {
+                let (record, at) = found.expect("one at least");
+                let at = jiff::Timestamp::from_millisecond(*at).expect("a time");
+                format!("{record} at {at}")
+            });
+            let log: &PathBuf = &self.logs[process];
+            (
+                records.len(),
+                format!("{}: from {first} to {last}", log.display()),
+            )
+        };
+        let (most, whose) = most.map(tell).unwrap_or_default();
         Judged {
             verdict,
             late,
-            most: left.into_values().max().unwrap_or_default(),
+            most,
+            whose,
         }
     }
 

@@ -122,8 +122,11 @@ impl Keeper<'_> {
         let (ours, seen) = (&self.scene.tag, format!("{}_seen", self.scene.tag));
         let began = Instant::now();
         loop {
-            let _ = self.sql.try_rows("SELECT pg_switch_wal(); CHECKPOINT");
             let (behind, observer) = (self.behind(ours), self.behind(&seen));
+            if behind.is_some_and(|b| b <= 2 * KEPT) {
+                let _ = self.sql.try_rows("SELECT pg_switch_wal()");
+            }
+            let _ = self.sql.try_rows("CHECKPOINT");
             if behind.is_some_and(|b| b > 2 * KEPT) && observer.is_some_and(|b| b < KEPT / 2) {
                 break;
             }
