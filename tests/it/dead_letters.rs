@@ -60,6 +60,10 @@ fn letters(scene: &Scene) -> Vec<Letter> {
     rows.into_iter().map(letter).collect()
 }
 
+fn statuses(scene: &Scene) -> Vec<String> {
+    letters(scene).into_iter().map(|l| l.status).collect()
+}
+
 /// Once the letters have these statuses, in the order of the stream.
 #[track_caller]
 fn wait_statuses(scene: &Scene, wanted: &[&str]) -> Vec<Letter> {
