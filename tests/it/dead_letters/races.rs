@@ -1,6 +1,6 @@
 //! Operators against a release, and a slot that is lost under letters on their way.
 
-use std::thread;
+use std::{sync::Barrier, thread, time::Duration};
 
 use super::{act, heal, large, letters, patient, seqs, small_topic, statuses, wait_statuses};
 use crate::harness::{
@@ -77,15 +77,22 @@ fn of_an_ignore_and_a_release_at_the_same_time_one_wins() {
         for n in (1..order.len()).rev() {
             order.swap(n, dice.between(0, n as u64 + 1) as usize);
         }
+        // From a few milliseconds before the release to its middle.
+        let head_start = Duration::from_millis(dice.between(0, 8));
+        let ready = Barrier::new(2);
         let won: Vec<i64> = thread::scope(|threads| {
             let other = threads.spawn(|| {
                 let sql = Sql::new(scene.server.superuser(&scene.tag));
+                sql.run("SELECT 1");
+                ready.wait();
                 let ignores = |id: &&i64| {
-                    sql.try_rows(&format!("SELECT walpost.ignore({id}, 'race')"))
-                        .is_ok()
+                    let ignore = format!("SELECT walpost.ignore({id}, 'race')");
+                    sql.try_rows(&ignore).is_ok()
                 };
                 order.iter().filter(ignores).copied().collect()
             });
+            ready.wait();
+            thread::sleep(head_start);
             act(&scene, &format!("replay({head})"));
             other.join().expect("no panic")
         });
