@@ -27,7 +27,8 @@
 //!    transactions, a keepalive's position; it was received on this connection, every row before it
 //!    is settled, a check of slot and publication that began after it was received vouches for it,
 //!    and it lies within what `walpost.slot` records as ours. Asserted in `Ledger::confirmed`.
-//! 2. A row is settled by its successful delivery report, and by nothing else.
+//! 2. A row is settled by its successful delivery report or by its committed dead letter, and by
+//!    nothing else.
 //! 3. A row whose outcome isn't known is not settled. A producer is replaced only when every record
 //!    that it took has an outcome: asserted in `Sender::install_main`.
 //! 4. Reading may pause; reporting never does, and comes at least four times in a

@@ -135,7 +135,7 @@ impl Relay {
             make(Source::Main)?,
             make(Source::Probe)?,
             Partitioner::named(partitioner),
-            Parking::new(&config.dead_letters, config.delivery.in_flight_bytes),
+            Parking::new(&config.dead_letters, &config.delivery),
         );
         let topic = &config.dead_letters.topic;
         let copies = (!topic.is_empty()).then(|| {

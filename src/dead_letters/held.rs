@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use super::letter::Place;
 use crate::config::TableName;
 
-/// Letters of a key that are taken at once.
+/// Letters of a key that are taken at once, at most.
 pub const BATCH: usize = 500;
 
 /// Whose order counts: the key of one outbox table in one topic. A NULL key has no order.
@@ -226,13 +226,14 @@ impl Held {
     }
 
     /// The key whose turn it is.
-    pub fn turn(&self) -> Option<Turn> {
+    /// `batch`: letters that are taken at once.
+    pub fn turn(&self, batch: usize) -> Option<Turn> {
         let identity = self.ready.front()?;
         let hold = self.get(identity.outbox, identity.topic, &identity.key)?;
         Some(Turn {
             identity: identity.clone(),
             below: hold.unwritten.first().copied(),
-            last: hold.waiting + hold.unwritten.len() <= BATCH,
+            last: hold.waiting + hold.unwritten.len() <= batch,
             is_empty: hold.waiting == 0,
         })
     }

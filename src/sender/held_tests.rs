@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::{tests::shape_of, *};
 use crate::{
-    config::{DeadLetters, OnPoison},
+    config::{DeadLetters, Delivery, OnPoison},
     dead_letters::{
         letter::{Kept, Place},
         store::{
@@ -182,7 +182,7 @@ impl Run {
             max_held_rows: world.borrow().bound.unwrap_or(100_000),
             ..DeadLetters::default()
         };
-        let parking = Parking::new(&config, 1 << 20);
+        let parking = Parking::new(&config, &Delivery::default());
         let partitioner = Partitioner::named("murmur2_random");
         let sender = Sender::new(main.clone(), probe.clone(), partitioner, parking);
         let mut run = Run {

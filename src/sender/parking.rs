@@ -13,7 +13,7 @@ use crate::{
     config::{self, OnPoison},
     dead_letters::{
         guard::Guard,
-        held::{Held, Identity},
+        held::{BATCH, Held, Identity},
         letter::{Kept, Place, raw_of},
         store::{Failure, Fault, Loaded, Park, Write},
     },
@@ -47,6 +47,8 @@ pub struct Parking {
     pub(super) retry_after: Vec<Duration>,
     pub(super) max_held_rows: u64,
     pub(super) max_bytes: u64,
+    /// Letters that are taken at once; twice as many may be in flight.
+    pub(super) batch: usize,
     pub(super) guard: Guard,
     pub(super) life: i32,
     pub(super) held: Held,
@@ -75,11 +77,12 @@ pub struct Parking {
 }
 
 impl Parking {
-    pub fn new(config: &config::DeadLetters, in_flight_bytes: u64) -> Self {
+    pub fn new(config: &config::DeadLetters, delivery: &config::Delivery) -> Self {
         Parking {
             retry_after: config.retry_after.clone(),
             max_held_rows: config.max_held_rows,
-            max_bytes: in_flight_bytes / 2,
+            max_bytes: delivery.in_flight_bytes / 2,
+            batch: (delivery.in_flight_rows / 2).clamp(1, BATCH),
             guard: Guard::new(config.guard.count, config.guard.within),
             life: 0,
             held: Held::default(),

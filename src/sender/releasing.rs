@@ -1,10 +1,10 @@
 //! Letters on their way out again: of held keys, in order, and of others as operators or the time
 //! ask for them.
 
-use super::{Enqueue, Main, Sender, parking::nothing, poison::event_fault};
+use super::{Enqueue, Main, Parking, Sender, parking::nothing, poison::event_fault};
 use crate::{
     dead_letters::{
-        held::{BATCH, Held, Identity, Turn},
+        held::{Identity, Turn},
         letter::Place,
         store::{self, Body, Looked, Take, Taken, Wanted},
     },
@@ -17,19 +17,16 @@ use crate::{
     },
 };
 
-/// Letters that may be in flight at once.
-const MAX_FLYING: usize = 2 * BATCH;
-
 impl<P: Enqueue> Sender<P> {
     /// Letters of a key to take now, if any. The stream was read up to `ledger`'s boundary.
     pub fn next_take(&mut self, ledger: &Ledger) -> Option<Take> {
         let parking = &mut self.parking;
-        if parking.asked.is_some() || parking.flying.len() + BATCH > MAX_FLYING {
+        if parking.asked.is_some() || parking.flying.len() > parking.batch {
             return None;
         }
         parking.hand_over = None;
         let crowded = parking.is_crowded();
-        let mut turn = next_turn(&mut parking.held, &mut self.topics, crowded)?;
+        let mut turn = next_turn(parking, &mut self.topics, crowded)?;
         let of = &turn.identity;
         let topic = self.topics.get(of.topic);
         // A hand-over would wait for rows that find no room.
@@ -59,7 +56,7 @@ impl<P: Enqueue> Sender<P> {
             topic: self.topics.get(of.topic).name.to_string(),
             key: of.key.to_vec(),
             bound: turn.below.map_or(read, |below| below.min(read)),
-            max_rows: BATCH,
+            max_rows: parking.batch,
             max_bytes: parking.max_bytes,
             except: parking.flying.iter().copied().collect(),
         };
@@ -154,7 +151,7 @@ impl<P: Enqueue> Sender<P> {
                 self.parking.look_again = true;
                 continue;
             }
-            if self.parking.flying.len() + fetch.len() >= MAX_FLYING / 2 {
+            if self.parking.flying.len() + fetch.len() >= self.parking.batch {
                 self.parking.look_again = true;
                 break;
             }
@@ -252,9 +249,10 @@ impl<P: Enqueue> Sender<P> {
 }
 
 /// The next key whose topic was asked for; what cannot be routed has none to ask for.
-fn next_turn(held: &mut Held, topics: &mut Topics, crowded: bool) -> Option<Turn> {
+fn next_turn(parking: &mut Parking, topics: &mut Topics, crowded: bool) -> Option<Turn> {
+    let (held, batch) = (&mut parking.held, parking.batch);
     for _ in 0..held.ready() {
-        let turn = held.turn()?;
+        let turn = held.turn(batch)?;
         // What is released makes room; to free a key does not.
         if crowded && turn.is_empty {
             held.put_off();

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    config::DeadLetters,
+    config::{DeadLetters, Delivery},
     kafka::{
         context::{Outcome, Settled, Source},
         topics::Limit,
@@ -44,7 +44,7 @@ impl Event {
 }
 
 fn parking() -> Parking {
-    Parking::new(&DeadLetters::default(), 1 << 20)
+    Parking::new(&DeadLetters::default(), &Delivery::default())
 }
 
 fn partitioner() -> Partitioner {

@@ -5,7 +5,9 @@ mod content;
 mod copies;
 mod guilty;
 mod hot;
+mod killed;
 mod policies;
+mod races;
 mod servers;
 mod unwritten;
 
@@ -56,6 +58,10 @@ fn letters(scene: &Scene) -> Vec<Letter> {
         }
     };
     rows.into_iter().map(letter).collect()
+}
+
+fn statuses(scene: &Scene) -> Vec<String> {
+    letters(scene).into_iter().map(|l| l.status).collect()
 }
 
 /// Once the letters have these statuses, in the order of the stream.

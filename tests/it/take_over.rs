@@ -153,7 +153,7 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
     let terms = Terms::read(&both.each_ref().map(|one| &one.walpost), batches);
     let stamped = |record: &Record| (record.arrived(), record.timestamp.unwrap_or_default());
     let arrived: Vec<_> = scene.records().iter().map(stamped).collect();
-    let judged = terms.judge(&scene.committed(), &arrived);
+    let judged = terms.judge(&scene.committed(), &arrived, |_| false);
     let verdict = &judged.verdict;
     println!(
         "{} take-overs: {verdict}, {} late, at most {} of one publisher at a time",

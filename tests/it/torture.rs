@@ -10,6 +10,7 @@ mod harm;
 mod history;
 mod keeper;
 mod kinds;
+mod letters;
 mod observer;
 mod operator;
 mod publication;
@@ -117,6 +118,9 @@ fn run(deliberate: Option<&str>) -> Report {
                 }));
             }
         }
+        if kinds.poison {
+            part(Box::new(|dice| letters::operate(scene, history, dice)));
+        }
         part(Box::new(|_| observer::sample(scene, history, samples)));
         part(Box::new(|_| decoder.follow(history)));
         watch(scene, history, seconds);
@@ -124,6 +128,11 @@ fn run(deliberate: Option<&str>) -> Report {
     println!("  faults lifted");
     load.stop();
     let drained = observed.drain(scene, &mut keeper, &history);
+    let mut kept = 0;
+    if kinds.poison {
+        kept = letters::close(scene, &mut keeper, &history);
+        observed.drain(scene, &mut keeper, &history);
+    }
     keeper.wait_roles();
     keeper.stop_drained();
     let (peak, starts, gaps) = (keeper.peak, keeper.starts, keeper.gaps);
@@ -139,6 +148,12 @@ fn run(deliberate: Option<&str>) -> Report {
     let evidence = Evidence::gather(scene);
     let terms = world::terms(walposts, scene, broker);
     let judged = evidence.judge(&observed, &history, &terms, &gaps);
+    // Letters on their way are as many more.
+    let in_flight = if kinds.poison {
+        2 * in_flight
+    } else {
+        in_flight
+    };
     if judged.most > in_flight {
         let text = format!(
             "{} records of one publisher came after it was superseded, and no more than {in_flight} may be on their way; {}",
@@ -151,6 +166,7 @@ fn run(deliberate: Option<&str>) -> Report {
         findings: history.take_findings(),
         figures: format!(
             "seed {seed}, {seconds} s: {} committed, {} received, {} repeated, {} of them late, {} recovered; {} left out by the publication; \
+             {kept} dead letters, {} ignored; \
              {} faults, {starts} starts of publishers, {} streams, {} take-overs, {} new producers; drained in {drained:.1} s; \
              {} samples of the slot; peak {} MiB",
             verdict.committed,
@@ -159,6 +175,7 @@ fn run(deliberate: Option<&str>) -> Report {
             judged.late,
             evidence.recovered,
             evidence.count_left_out(&observed),
+            evidence.count_ignored(),
             history.counts().values().sum::<usize>(),
             report::told(walposts, "replication started"),
             terms.take_overs(),

@@ -195,17 +195,41 @@ impl Kafka {
         );
     }
 
-    /// The topic's settings, all of them: what isn't given goes back to its default.
+    /// The topic's settings, all of them: what isn't given goes back to its default. The broker knows
+    /// of them.
     pub fn configure(&self, topic: &str, settings: &[(&str, &str)]) {
+        if let Err(error) = self.try_configure(topic, settings) {
+            panic!("configure topic {topic}: {error}");
+        }
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        let topic = ResourceSpecifier::Topic(topic);
+        until(format_args!("{topic:?} is configured"), 20, || {
+            let described = block_on(self.admin.describe_configs([&topic], &options)).ok()?;
+            let described = described.into_iter().next()?.ok()?;
+            let is_set = |(name, value): &(&str, &str)| {
+                let entry = described.get(name);
+                entry.and_then(|entry| entry.value.as_deref()) == Some(*value)
+            };
+            settings.iter().all(is_set).then_some(())
+        });
+        // The partition follows what is described, without a word.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    /// The same where the broker may be away, and soon rather than now.
+    pub fn try_configure(&self, topic: &str, settings: &[(&str, &str)]) -> Result<(), String> {
         let mut change = AlterConfig::new(ResourceSpecifier::Topic(topic));
         for (name, value) in settings {
             change = change.set(name, value);
         }
-        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        let options = AdminOptions::new()
+            .operation_timeout(Some(LIMIT))
+            .request_timeout(Some(LIMIT));
         let results = block_on(self.admin.alter_configs([&change], &options));
-        for result in results.expect("configure a topic") {
-            result.unwrap_or_else(|(_, error)| panic!("configure topic {topic}: {error}"));
+        for result in results.map_err(|error| error.to_string())? {
+            result.map_err(|(_, error)| error.to_string())?;
         }
+        Ok(())
     }
 
     /// How many records the topic ever took; `None` without an answer.

@@ -47,6 +47,9 @@ pub enum Kind {
     Messages,
     /// A row whose commit is acknowledged before it is on disk: a crash may take it back.
     Hasty,
+    /// Now and then a row that the topic does not take, or that no record can be made of, between others
+    /// of its key; otherwise a row.
+    Poison,
     /// The outbox table gets another column, loses it, gives it another name, or has another name
     /// itself for a while, with a row before, behind and meanwhile.
     Alter,
@@ -72,6 +75,8 @@ pub struct Plan {
     pub kinds: &'static [Kind],
     /// Aggregate types, each with the length of the longest text in its payloads; a key is of one type.
     pub types: &'static [(&'static str, u64)],
+    /// The aggregate type whose topic does not take texts of this length.
+    pub too_long: (&'static str, u64),
     /// `None`: a new one, printed.
     pub seed: Option<u64>,
 }
@@ -85,6 +90,7 @@ impl Default for Plan {
             pause: 5,
             kinds: ALL,
             types: &[("order", 100_000)],
+            too_long: ("", 0),
             seed: None,
         }
     }

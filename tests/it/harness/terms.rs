@@ -83,13 +83,19 @@ impl Terms {
         pairs.filter(|p| p[0].process != p[1].process).count()
     }
 
-    /// The shared verdict. `arrived` with the broker's time, in ms since 1970.
-    pub fn judge(&self, committed: &[Committed], arrived: &[(Arrived, i64)]) -> Judged {
+    /// The shared verdict. `arrived` with the broker's time, in ms since 1970; `is_letter`: it came from
+    /// a dead letter, long after its place.
+    pub fn judge(
+        &self,
+        committed: &[Committed],
+        arrived: &[(Arrived, i64)],
+        is_letter: impl Fn(&Arrived) -> bool,
+    ) -> Judged {
         let mut timely = vec![Vec::new(); self.lives.len() + 1];
         let mut left = HashMap::<_, Vec<(&Arrived, i64)>>::new();
         let mut late = 0;
         for (record, at) in arrived {
-            match self.lateness(record, *at) {
+            match self.lateness(record, *at, is_letter(record)) {
                 None => timely[self.life(record)].push(record.clone()),
                 Some(superseded) => {
                     late += 1;
@@ -150,7 +156,12 @@ impl Terms {
     }
 
     /// `Some` of a late one; in it, of which process, and the term that superseded it.
-    fn lateness(&self, record: &Arrived, at: i64) -> Option<Option<(usize, usize)>> {
+    fn lateness(
+        &self,
+        record: &Arrived,
+        at: i64,
+        is_letter: bool,
+    ) -> Option<Option<(usize, usize)>> {
         // Rows that were read from the table were sent by no publisher.
         let position = record.position?;
         // The broker's clock shows whole milliseconds.
@@ -167,7 +178,7 @@ impl Terms {
             let own = self.terms[..now].iter().rposition(|t| t.process == process);
             return Some(Some((process, own.unwrap_or_default())));
         }
-        (position.commit < current.start).then_some(None)
+        (position.commit < current.start && !is_letter).then_some(None)
     }
 }
 

@@ -1,7 +1,11 @@
 //! The verdict of a run: what was committed against what is in Kafka, and when it came there
 //! against where the slot stood.
 
-use std::{collections::HashMap, fmt::Write as _, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    time::Duration,
+};
 
 use walpost::{
     lsn::{Lsn, Position},
@@ -32,6 +36,11 @@ pub struct Evidence {
     pub recovered: usize,
     /// A record that has no position and does not say why.
     placeless: Option<(String, Moment)>,
+    /// Records that came from a dead letter, by topic, partition and offset.
+    released: HashSet<(String, i32, i64)>,
+    /// Events that have a dead letter, and those that an operator gave up.
+    kept: HashSet<String>,
+    ignored: HashSet<String>,
 }
 
 /// Longer values are compared by their digest: a run has gigabytes of them.
@@ -58,6 +67,7 @@ impl Evidence {
         };
         let committed = rows.into_iter().map(event).collect();
         let (mut arrived, mut recovered, mut placeless) = (Vec::new(), 0, None);
+        let mut released = HashSet::new();
         for topic in [WIDE, TIGHT] {
             let mut tail = scene.kafka.tail(&scene.topic(topic));
             while !tail.is_at_end() {
@@ -67,7 +77,18 @@ impl Evidence {
                     let reread = record.header("walpost_replay").map(str::to_owned);
                     recovered += usize::from(reread.as_deref() == Some("recover"));
                     let (arrived_, at) = digest(record);
-                    if is_placed == reread.is_some() {
+                    // One of a letter has its position, unless its row was read from the table.
+                    let is_released = reread.as_deref() == Some("dead-letter");
+                    if is_released {
+                        let Arrived {
+                            topic,
+                            partition,
+                            offset,
+                            ..
+                        } = &arrived_;
+                        released.insert((topic.clone(), *partition, *offset));
+                    }
+                    if is_placed == reread.is_some() && !is_released {
                         let text = format!("{arrived_}, walpost_replay {reread:?}");
                         placeless.get_or_insert((text, at));
                     }
@@ -92,6 +113,9 @@ impl Evidence {
             first,
             recovered,
             placeless,
+            released,
+            kept: letters(scene, "true"),
+            ignored: letters(scene, "status = 'ignored'"),
         }
     }
 
@@ -127,13 +151,16 @@ impl Evidence {
             |event: &&Committed| !streamed(event) && gaps.iter().any(|gap| is_in(event, gap));
         let given_up = |event: &&Committed| {
             let mut accepted = gaps.iter().filter(|gap| gap.is_accepted);
-            !streamed(event)
-                && !self.first.contains_key(&event.id)
-                && accepted.any(|gap| is_in(event, gap))
+            let is_accepted = !streamed(event) && accepted.any(|gap| is_in(event, gap));
+            !self.first.contains_key(&event.id) && (is_accepted || self.ignored.contains(&event.id))
         };
         let owed = self.committed.iter().filter(|event| !given_up(event));
         let owed: Vec<Committed> = owed.cloned().collect();
-        let judged = terms.judge(&owed, &self.arrived);
+        let is_letter = |record: &Arrived| {
+            let place = (record.topic.clone(), record.partition, record.offset);
+            self.released.contains(&place)
+        };
+        let judged = terms.judge(&owed, &self.arrived, is_letter);
         let verdict = &judged.verdict;
         for (fault, count) in &verdict.faults {
             let example = verdict.examples.iter().find(|e| e.fault == *fault);
@@ -154,6 +181,11 @@ impl Evidence {
         }
         self.judge_slot(positions, &observed.samples, history);
         judged
+    }
+
+    /// Events that operators gave up.
+    pub fn count_ignored(&self) -> usize {
+        self.ignored.len()
     }
 
     /// Rows that the publication left out.
@@ -210,6 +242,10 @@ impl Evidence {
             let Some(position) = positions.get(&event.id) else {
                 continue;
             };
+            // A letter lets the slot pass.
+            if self.kept.contains(&event.id) {
+                continue;
+            }
             if let Some(sample) = moment(position.commit)
                 && self.first.get(&event.id).is_none_or(|at| *at > sample.at)
             {
@@ -287,6 +323,14 @@ fn ids(text: &str) -> impl Iterator<Item = &str> {
         .into_iter()
         .filter(|(word, _)| *word == "event")
         .map(|(_, id)| id)
+}
+
+/// Events of dead letters.
+fn letters(scene: &Scene, condition: &str) -> HashSet<String> {
+    let query = format!(
+        "SELECT DISTINCT event_id FROM walpost.dead_letter WHERE event_id IS NOT NULL AND {condition}"
+    );
+    scene.sql.column(&query).into_iter().collect()
 }
 
 fn digest(record: Record) -> (Arrived, Moment) {

@@ -41,6 +41,7 @@ pub fn poison(
         Refuser::Topic => (world::TIGHT, 90_000),
     };
     history.note("poison", &format!("to be refused by: {refuser:?}"));
+    walpost[0].set("outbox.on_poison", "stop");
     let is_backlog = *dice.pick(&[true, false]);
     let none = Kinds::none();
     let mut keeper = Keeper::new(scene, walpost, wires, none, history);

@@ -33,7 +33,7 @@ pub struct Wires {
     pub postgres: Proxy,
 }
 
-/// Every kind; the frequent ones more than once. The last one is a change of the schema.
+/// Every kind; the frequent ones more than once.
 const KINDS: &[Kind] = &[
     Kind::Plain,
     Kind::Plain,
@@ -56,6 +56,8 @@ const KINDS: &[Kind] = &[
     Kind::Messages,
     Kind::Hasty,
     Kind::Hasty,
+    Kind::Poison,
+    Kind::Poison,
     Kind::Alter,
 ];
 
@@ -64,6 +66,8 @@ pub const WIDE: &str = "order";
 /// Payloads of this type go up to just below the topic's limit, so its batches are over it.
 pub const TIGHT: &str = "parcel";
 const TIGHT_LIMIT: &str = "60000";
+/// Texts that this topic does not take.
+const TOO_LONG: (&str, u64) = (TIGHT, 90_000);
 const TYPES: &[(&str, u64)] = &[(WIDE, 995_000), (WIDE, 20_000), (TIGHT, 55_000)];
 pub const KEYS: u64 = 24;
 
@@ -94,13 +98,23 @@ impl World {
         let linger = *dice.pick(&["5", "0", "50"]);
         walpost
             .set("postgres.receive_timeout", PATIENCE)
-            .set("outbox.on_poison", "stop")
+            .set(
+                "outbox.on_poison",
+                if kinds.poison { "hold-key" } else { "stop" },
+            )
+            // Soon dead, most of them.
+            .set(
+                "dead_letters.retry_after",
+                ["1s", "4s"].map(str::to_owned).to_vec(),
+            )
+            .set("dead_letters.max_held_rows", 10_000_000)
             .set("delivery.in_flight_rows", rows)
             .set("delivery.in_flight_bytes", bytes)
             .set("delivery.shutdown_grace", "3s")
             .set("kafka.properties.compression.type", codec)
             .set("kafka.properties.linger.ms", linger)
             .set("kafka.properties.socket.timeout.ms", "10000");
+        walpost.environment("WALPOST_DEAD_LETTERS__GUARD__COUNT", "1000000");
         reveal(&mut walpost);
         let by = |wires: &Wires| {
             let mut walpost = walpost.twin();
@@ -134,12 +148,10 @@ impl World {
             writers: 7,
             keys: KEYS,
             pause: 30,
-            kinds: if kinds.schema {
-                KINDS
-            } else {
-                &KINDS[..KINDS.len() - 1]
-            },
+            // As long as the run.
+            kinds: kinds.of(KINDS).leak(),
             types: TYPES,
+            too_long: TOO_LONG,
             seed: Some(dice.next()),
             ..Plan::default()
         };
@@ -153,6 +165,20 @@ pub fn terms(walposts: &[Walpost], scene: &Scene, broker: &KafkaServer) -> Terms
     let batches = topics.map(|topic| (topic.clone(), broker.batches(&topic)));
     let walposts: Vec<&Walpost> = walposts.iter().collect();
     Terms::read(&walposts, HashMap::from(batches))
+}
+
+/// From now on the topic of tight limits takes what was too long, or does not any more; `false`: the
+/// broker is away.
+pub fn widen(scene: &Scene, wide: bool) -> bool {
+    let mut settings = topic_settings(TIGHT);
+    if wide {
+        settings.retain(|(name, _)| *name != "max.message.bytes");
+        settings.push(("max.message.bytes", "200000"));
+    }
+    scene
+        .kafka
+        .try_configure(&scene.topic(TIGHT), &settings)
+        .is_ok()
 }
 
 /// With the broker's own time at each record: it tells whether a record was there at a moment.

@@ -119,9 +119,34 @@ impl<'a> Script<'a> {
                 let one = self.some(key, 1);
                 format!("BEGIN; SET LOCAL synchronous_commit = off; {one} COMMIT")
             }
+            Kind::Poison => self.poison(key),
             Kind::Alter => self.alter(key),
         };
         client.batch_execute(&statements).await
+    }
+
+    fn poison(self, key: u64) -> String {
+        let one = self.some(key, 1);
+        if self.dice.between(0, 12) > 0 {
+            return one;
+        }
+        let (kind, _) = self.kind(key);
+        let (too_long, length) = self.plan.too_long;
+        let bad = if kind == too_long && *self.dice.pick(&[true, true, false]) {
+            rows(key, kind, 1, &noise(self.dice, length))
+        } else {
+            // Headers that are no object.
+            one.replace("payload)", "payload, headers)")
+                .replace("FROM next", ", '[1]'::jsonb FROM next")
+        };
+        let shapes = [
+            bad.clone(),
+            format!("{one}{bad}{one}{one}"),
+            format!("BEGIN; {one}{bad}{one} COMMIT"),
+            format!("BEGIN; {bad}{bad}{one} COMMIT"),
+            format!("BEGIN; {one}{bad}{one} ROLLBACK"),
+        ];
+        self.dice.pick(&shapes).clone()
     }
 
     fn alter(self, key: u64) -> String {
