@@ -22,7 +22,7 @@ fn broker_stopped_the_slot_stays_and_later_all_arrive_on_the_same_connection() {
     let mut run = scene.started(&walpost);
     let walsender = scene.walsender();
     scene.insert("a", 3);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
 
     broker.kill();
     let first = scene.insert("a", 1).remove(0);
@@ -58,7 +58,7 @@ fn broker_frozen_and_the_publisher_killed_all_arrive_later() {
     scene.observe();
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     broker.freeze();
     let ids = scene.insert("a", 50);
     let limit = scene.positions()[&ids[0]].commit;
@@ -67,7 +67,7 @@ fn broker_frozen_and_the_publisher_killed_all_arrive_later() {
     });
     run.kill();
     broker.thaw();
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let _run = scene.started(&walpost);
@@ -86,11 +86,11 @@ fn brokers_that_fell_silent_are_given_up_and_connected_again() {
     let mut run = scene.started(&walpost);
     let walsender = scene.walsender();
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     way.proxy().swallow();
     let ids = scene.insert("a", 50);
     let limit = scene.positions()[&ids[0]].commit;
-    until("/ready is false", 20, || {
+    until("/ready is false", 60, || {
         (walpost.ready() == Some(503)).then_some(())
     });
     // New connections work; the old ones stay silent for ever.
@@ -100,7 +100,7 @@ fn brokers_that_fell_silent_are_given_up_and_connected_again() {
         "the slot passed rows that are not in Kafka"
     );
     scene.judge(53);
-    until("/ready is true", 20, || {
+    until("/ready is true", 60, || {
         (walpost.ready() == Some(200)).then_some(())
     });
     assert_eq!(
@@ -134,7 +134,7 @@ fn a_later_transaction_delivered_first_confirms_nothing_and_leaders_may_move() {
             break;
         }
     }
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let before = scene.records().len();
     second.freeze();
     let slow = scene.insert(&keys[1], 1).remove(0);
@@ -147,7 +147,7 @@ fn a_later_transaction_delivered_first_confirms_nothing_and_leaders_may_move() {
     let quick = scene.insert(&keys[0], 1).remove(0);
     let positions = scene.positions();
     let mut tail = scene.kafka.tail_of(&scene.topic("order"), &[0]);
-    until("the later one is in Kafka", 20, || {
+    until("the later one is in Kafka", 60, || {
         tail.poll(Duration::from_millis(100));
         tail.records
             .iter()
@@ -160,7 +160,7 @@ fn a_later_transaction_delivered_first_confirms_nothing_and_leaders_may_move() {
     run.kill();
     assert!(scene.confirmed() <= positions[&slow].commit);
     second.thaw();
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let mut run = scene.started(&walpost);
@@ -177,7 +177,7 @@ fn a_later_transaction_delivered_first_confirms_nothing_and_leaders_may_move() {
     pass(1_000);
     second.kill();
     let target = scene.current_lsn();
-    until("the other broker leads", 30, || {
+    until("the other broker leads", 60, || {
         (scene.confirmed() >= target).then_some(())
     });
     second.restart();
@@ -222,7 +222,7 @@ fn the_slot_is_at_no_moment_ahead_of_what_is_in_kafka() {
         if !run.alive() {
             run = walpost.start();
         }
-        until("the slot moves on", 30, || {
+        until("the slot moves on", 60, || {
             (sample() > before).then_some(())
         });
     }

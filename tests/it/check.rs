@@ -88,7 +88,7 @@ fn what_is_ready_passes_before_and_while_it_runs_on_every_version() {
     assert!(message(&found, "kafka.topic", &scene.topic("order")).contains("2 partitions"));
 
     let mut run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let found = check(&walpost, 0);
     assert_eq!(wrong(&found), told(&[]));
     assert!(message(&found, "slot.there", &scene.tag).contains("read by pid"));
@@ -388,7 +388,7 @@ fn a_refused_login_and_a_topic_that_may_not_be_seen_are_told() {
         .set("kafka.properties.sasl.password", "alice-secret");
     // With the right to write anywhere a producer may be idempotent.
     scene.kafka.allow("alice", &scene.topic("elsewhere"));
-    until("the right is known", 20, || {
+    until("the right is known", 60, || {
         let found = walpost.command(&["check", "--json"]).json();
         let refused = |one: &Value| one["id"] == "kafka.idempotence" && one["level"] == "fail";
         (!found.as_array()?.iter().any(refused)).then_some(())
@@ -402,7 +402,7 @@ fn a_refused_login_and_a_topic_that_may_not_be_seen_are_told() {
     );
     scene.kafka.allow("alice", &scene.topic("order"));
     // The brokers hear of it one after the other.
-    until("the right is known", 20, || {
+    until("the right is known", 60, || {
         (walpost.command(&["check"]).code == Some(0)).then_some(())
     });
     assert_eq!(wrong(&check(&walpost, 0)), told(&[]));

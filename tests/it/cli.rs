@@ -249,7 +249,7 @@ fn an_unreachable_server_ends_commands_and_keeps_run_waiting() {
         assert!(!output.err.contains("secret-77"), "{}", output.err);
     }
     let mut run = walpost.start();
-    run.wait_says(&port.to_string(), 20);
+    run.wait_says(&port.to_string(), 60);
     pass(2_000);
     run.assert_alive();
     assert_eq!(walpost.get("/live").map(|(code, _)| code), Some(200));
@@ -268,8 +268,8 @@ fn a_wrong_broker_address_loses_nothing() {
     scene.observe();
     let mut run: Run = scene.started(&walpost);
     let ids = scene.insert("a", 3);
-    run.wait_says(&nowhere, 30);
-    until("/ready is false", 20, || {
+    run.wait_says(&nowhere, 60);
+    until("/ready is false", 60, || {
         (walpost.ready() == Some(503)).then_some(())
     });
     run.assert_alive();
@@ -279,7 +279,7 @@ fn a_wrong_broker_address_loses_nothing() {
     });
     run.kill();
     walpost.set("kafka.brokers", scene.brokers.as_str());
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let _run = scene.started(&walpost);

@@ -24,7 +24,7 @@ fn a_refused_kafka_password_is_waited_out_and_the_new_one_in_the_file_is_taken()
     walpost.init();
     let mut run = scene.started(&walpost);
     scene.insert("a", 10);
-    let reason = until("/ready tells of the login", 30, || {
+    let reason = until("/ready tells of the login", 60, || {
         let (code, body) = walpost.get("/ready")?;
         (code == 503 && body.to_lowercase().contains("authentication")).then_some(body)
     });
@@ -41,7 +41,7 @@ fn a_refused_kafka_password_is_waited_out_and_the_new_one_in_the_file_is_taken()
 
     fs::write(&file, "alice-secret\n").expect("write a password file");
     scene.judge(10);
-    until("/ready answers 200", 20, || {
+    until("/ready answers 200", 60, || {
         (walpost.ready() == Some(200)).then_some(())
     });
     run.assert_alive();
@@ -71,7 +71,7 @@ fn a_rotated_postgresql_password_is_read_at_the_next_connection() {
         .set("postgres.password_file", file.display().to_string());
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 
     scene
         .sql
@@ -80,7 +80,7 @@ fn a_rotated_postgresql_password_is_read_at_the_next_connection() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'"
     ));
     scene.insert("a", 3);
-    run.wait_says("password", 20);
+    run.wait_says("password", 60);
     pass(1_000);
     run.assert_alive();
     write("rotated-5566");

@@ -68,7 +68,7 @@ fn statuses(scene: &Scene) -> Vec<String> {
 #[track_caller]
 fn wait_statuses(scene: &Scene, wanted: &[&str]) -> Vec<Letter> {
     let mut last = Vec::new();
-    until(format_args!("letters are {wanted:?}"), 30, || {
+    until(format_args!("letters are {wanted:?}"), 60, || {
         let now = letters(scene);
         let statuses: Vec<&str> = now.iter().map(|l| l.status.as_str()).collect();
         if statuses != last {

@@ -374,7 +374,7 @@ fn of_two_operators_at_once_one_wins_and_the_other_is_told_by_whom() {
     let (scene, walpost) = scene();
     let first = Sql::new(scene.server.superuser(&scene.tag));
     let waits = || {
-        until("the second operator waits for the first", 20, || {
+        until("the second operator waits for the first", 60, || {
             let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                 AND application_name = 'walpost:dead-letters' AND wait_event_type = 'Lock'";
             (scene.sql.number(waiting) == 1).then_some(())
@@ -401,7 +401,7 @@ fn of_two_operators_at_once_one_wins_and_the_other_is_told_by_whom() {
         let mut second = walpost.spawn(&command);
         waits();
         first.run("COMMIT");
-        second.expect_end(1, &[told], 20);
+        second.expect_end(1, &[told], 60);
     }
     // The one that is rolled back was none.
     scene.sql.run(&format!(
@@ -412,7 +412,7 @@ fn of_two_operators_at_once_one_wins_and_the_other_is_told_by_whom() {
     let mut second = walpost.spawn(&["dead-letters", "replay", &number]);
     waits();
     first.run("ROLLBACK");
-    second.expect_end(0, &["replaying"], 20);
+    second.expect_end(0, &["replaying"], 60);
     assert_eq!(deeds(&scene).len(), 3);
 }
 

@@ -47,7 +47,7 @@ fn postgresql_restarted_and_crashed_under_load_nothing_is_lost_on_every_version(
         }
         pass(300);
         cluster.restart();
-        until("streaming again", 30, || scene.slot()?.active_pid);
+        until("streaming again", 60, || scene.slot()?.active_pid);
     }
     pass(500);
     load.stop();
@@ -67,7 +67,7 @@ fn walsender_terminated_under_load_nothing_is_lost() {
         scene
             .sql
             .run(&format!("SELECT pg_terminate_backend({walsender})"));
-        until("another walsender", 20, || {
+        until("another walsender", 60, || {
             scene.slot()?.active_pid.filter(|pid| *pid != walsender)
         });
     }
@@ -115,14 +115,14 @@ fn a_connection_that_fell_silent_is_given_up_and_opened_again() {
         .set("postgres.receive_timeout", "4s");
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let walsender = scene.walsender();
     proxy.swallow();
     scene.insert("a", 3);
     pass(1_000);
     // New connections work; the old ones stay silent for ever.
     proxy.forward();
-    until("another walsender", 40, || {
+    until("another walsender", 60, || {
         scene.slot()?.active_pid.filter(|pid| *pid != walsender)
     });
     scene.judge(6);
@@ -142,7 +142,7 @@ fn started_before_the_servers_it_waits_and_says_so_once() {
     proxy.refuse();
     way.proxy().refuse();
     let mut run = walpost.start();
-    run.wait_says(&proxy.port.to_string(), 20);
+    run.wait_says(&proxy.port.to_string(), 60);
     pass(4_000);
     run.assert_alive();
     assert_ne!(walpost.ready(), Some(200));

@@ -15,7 +15,7 @@ fn an_idle_publisher_lets_the_server_shut_down_at_once_on_every_version() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let took = cluster.stop();
     assert!(took < Duration::from_secs(2), "took {took:?}");
     cluster.restart();
@@ -34,12 +34,12 @@ fn a_stalled_kafka_floods_nobody_and_holds_a_shutdown_no_longer_than_the_grace_o
     walpost.set("postgres.server_shutdown_grace", "3s");
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     floods_nobody(&scene, &run);
 
     way.proxy().refuse();
     scene.insert("a", 10);
-    until("the rows are in flight", 20, || {
+    until("the rows are in flight", 60, || {
         (walpost.metric("walpost_in_flight_rows", "")? == 10.0).then_some(())
     });
     floods_nobody(&scene, &run);
@@ -101,13 +101,13 @@ fn taken_for_a_synchronous_standby_it_stops_and_commits_go_on_on_every_version()
         let walpost = scene.ready(1);
         let mut run = scene.started(&walpost);
         scene.insert("a", 1);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         if stalled {
             way.proxy().refuse();
         }
         cluster.set("synchronous_standby_names", "'*'");
         let admin = cluster.server.admin();
-        until("the walsender is waited for", 10, || {
+        until("the walsender is waited for", 60, || {
             admin.value("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
         });
         // The commit waits until nobody is a synchronous standby of the server's choice any more.

@@ -194,11 +194,11 @@ fn init_behind_an_old_transaction_ends_in_time_names_it_and_leaves_no_slot_on_ev
 
     // A second `init` waits for the first one, and no longer than it was told.
     let mut first = walpost.spawn(&["init", "--timeout", "50s"]);
-    until("the first waits", 20, || scene.slot());
+    until("the first waits", 60, || scene.slot());
     walpost.command(&["init", "--timeout", "2s"]).expect(6, &[]);
     first.assert_alive();
     old.run("ROLLBACK");
-    first.expect_end(0, &[], 20);
+    first.expect_end(0, &[], 60);
     walpost.init();
     scene.create_topic("order", 1, &[]);
     let _run = scene.started(&walpost);
@@ -293,7 +293,7 @@ fn a_half_made_slot_is_dropped_and_made_again() {
     walpost.init();
     let ids = scene.insert("b", 1);
     let _run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(
         scene
             .records()

@@ -94,7 +94,7 @@ impl<'a> Place<'a> {
 
     fn kill(&self, command: &[&str], at: &Proxy, words: &str) {
         let mut victim: Run = self.walpost.spawn(command);
-        until(format_args!("{command:?} comes to {words:?}"), 30, || {
+        until(format_args!("{command:?} comes to {words:?}"), 60, || {
             if at.is_sprung() {
                 return Some(());
             }
@@ -192,7 +192,7 @@ fn init_killed_at_any_of_its_changes_is_made_whole_by_the_next_on_every_version(
         place.is_whole(&[INIT, &[DROP]]);
         let _run = scene.started(walpost);
         wanted.extend(scene.insert("a", 2));
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         let arrived = scene.records();
         let arrived: Vec<_> = arrived.iter().map(|record| record.event_id()).collect();
         assert_eq!(arrived, wanted, "killed {side:?} {words:?}");
@@ -270,7 +270,7 @@ fn recover_killed_at_any_place_misses_nothing_on_every_version() {
         walpost.init();
         let mut run = scene.started(walpost);
         scene.insert("a", 2);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         run.stop(0);
         let mut late = scene.insert("a", 2);
         scene.drop_slot();
@@ -314,7 +314,7 @@ fn a_publisher_killed_while_it_takes_over_leaves_all_to_the_next_on_every_versio
         walpost.init();
         let mut run = scene.started(walpost);
         scene.insert("a", 3);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         run.kill();
         let ids = scene.insert("a", 3);
         (place, ids)

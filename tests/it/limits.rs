@@ -88,10 +88,10 @@ fn with_kafka_gone_no_more_than_the_limit_is_in_flight_and_nothing_is_lost() {
     let mut run = scene.started(&walpost);
     let walsender = scene.walsender();
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     way.proxy().refuse();
     scene.sql.run(&scene.rows("a", 5_000, 20));
-    until("100 rows are in flight", 20, || {
+    until("100 rows are in flight", 60, || {
         (walpost.metric("walpost_in_flight_rows", "")? == 100.0).then_some(())
     });
     always("at most 100 rows in flight", 4, || {

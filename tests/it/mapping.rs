@@ -52,11 +52,11 @@ fn two_tables_on_one_slot_are_each_mapped_their_own_way() {
     ));
     let first = scene.wait_records(1);
     assert_eq!(first[0].header("event_type"), Some("T"));
-    let second = scene.kafka.wait(&scene.topic("old"), 1, 20);
+    let second = scene.kafka.wait(&scene.topic("old"), 1, 60);
     assert_eq!(second[0].texts(), [("id", Some(id.as_str()))]);
     assert_eq!(second[0].key.as_deref(), Some(&b"z"[..]));
     assert_eq!(second[0].value.as_deref(), Some(&b"1"[..]));
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     // The publication's hold on each of them is known.
     walpost
@@ -74,7 +74,7 @@ fn two_tables_on_one_slot_are_each_mapped_their_own_way() {
         .expect(0, &[]);
     let _run = scene.started(&walpost);
     scene.sql.run(&legacy(&uuid(), "z", None));
-    let second = scene.kafka.wait(&scene.topic("old"), 2, 20);
+    let second = scene.kafka.wait(&scene.topic("old"), 2, 60);
     assert_eq!(second[1].value, None, "a NULL payload is a tombstone");
 }
 
@@ -118,9 +118,9 @@ fn publishers_of_slots_that_share_one_of_their_tables_wait_for_each_other() {
         .set("postgres.publication", format!("{}_b", scene.tag));
     other.init();
     let mut second = other.start();
-    second.wait_says("public.legacy is published by another walpost", 20);
+    second.wait_says("public.legacy is published by another walpost", 60);
     first.stop(0);
-    second.wait_says("replication started", 20);
+    second.wait_says("replication started", 60);
     second.stop(0);
 }
 
@@ -139,7 +139,7 @@ fn rows_that_are_there_are_published_of_every_table() {
     for record in scene.wait_records(3) {
         assert_eq!(record.header("walpost_replay"), Some("backfill"));
     }
-    let records = scene.kafka.wait(&scene.topic("old"), 2, 20);
+    let records = scene.kafka.wait(&scene.topic("old"), 2, 60);
     let mut found: Vec<_> = records.iter().filter_map(|r| r.header("id")).collect();
     let mut expected = ids.each_ref().map(String::as_str);
     found.sort_unstable();
@@ -198,12 +198,12 @@ fn a_column_gives_the_partition_and_one_that_the_topic_lacks_is_the_events_fault
     for (part, (_, partition)) in partitions.iter().zip(&found) {
         assert_eq!(*part, partition.to_string());
     }
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let id = scene.insert_row(&[("part", "4")]);
     run.expect_end(
         5,
         &[&id, "no partition of the number", "UNKNOWN_PARTITION"],
-        30,
+        60,
     );
     assert_eq!(scene.records().len(), 5);
 }
@@ -273,7 +273,7 @@ fn what_the_table_lacks_is_named_before_anything_is_made() {
     scene.sql.run(
         "INSERT INTO public.\"événements\" (\"catégorie\", \"clé\", payload) VALUES ('shop', 'ü', 'été')",
     );
-    let records = scene.kafka.wait(&scene.topic("shop"), 1, 20);
+    let records = scene.kafka.wait(&scene.topic("shop"), 1, 60);
     assert_eq!(records[0].key.as_deref(), Some("ü".as_bytes()));
     assert_eq!(records[0].value.as_deref(), Some("été".as_bytes()));
     assert_eq!(records[0].header("aggregate_type"), Some("shop"));
@@ -296,7 +296,7 @@ fn rows_that_waited_behind_a_letter_go_to_the_partition_that_their_column_gives(
     for part in ["0", "1", "2"] {
         scene.insert_row(&[("aggregate_id", "'k'"), ("part", part)]);
     }
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(scene.records().len(), 0);
     let kept = scene
         .sql
@@ -341,7 +341,7 @@ fn an_event_of_a_partition_that_its_topic_lacks_becomes_a_letter_and_the_rest_fl
     ] {
         scene.insert_row(&[("aggregate_id", key), ("schema_version", part)]);
     }
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(scene.records().len(), 3);
     let codes = scene.sql.column(
         "SELECT coalesce(error_code, status) FROM walpost.dead_letter ORDER BY position_lsn",
@@ -395,8 +395,8 @@ fn each_table_has_its_own_policy_for_poison() {
             uuid()
         ));
     }
-    scene.wait_confirmed(30);
-    let records = scene.kafka.wait(&scene.topic("old"), 1, 20);
+    scene.wait_confirmed(60);
+    let records = scene.kafka.wait(&scene.topic("old"), 1, 60);
     assert_eq!(records.len(), 1, "its key is not held");
     assert!(scene.kafka.read(&scene.topic("order")).is_empty());
     let letters = scene

@@ -15,7 +15,7 @@ fn each_minute_with_traffic_has_a_mark_and_an_idle_one_none() {
     let start = |scene: &Scene| {
         let walpost = scene.ready(1);
         let run = scene.started(&walpost);
-        until("the mark of the take-over", 10, || {
+        until("the mark of the take-over", 60, || {
             (marks(scene).len() == 2).then_some(())
         });
         (walpost, run)
@@ -25,7 +25,7 @@ fn each_minute_with_traffic_has_a_mark_and_an_idle_one_none() {
     let before = marks(&idle);
     let (_busy, _busy_run) = start(&busy);
     busy.insert("a", 1);
-    busy.wait_confirmed(20);
+    busy.wait_confirmed(60);
     until("a minute with traffic has a mark", 90, || {
         // Others write all the time, and the position moves.
         idle.sql
@@ -33,7 +33,7 @@ fn each_minute_with_traffic_has_a_mark_and_an_idle_one_none() {
         (marks(&busy).len() == 3).then_some(())
     });
     assert_eq!(marks(&idle), before);
-    idle.wait_confirmed(20);
+    idle.wait_confirmed(60);
     idle_run.assert_alive();
 }
 
@@ -43,7 +43,7 @@ fn old_marks_go_but_never_the_newest_that_every_slot_has_passed() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     let passed =
         "SELECT max(lsn) FROM walpost.mark WHERE lsn <= (SELECT confirmed_lsn FROM walpost.slot)";
@@ -55,7 +55,7 @@ fn old_marks_go_but_never_the_newest_that_every_slot_has_passed() {
          INSERT INTO walpost.slot (slot, state, confirmed_lsn) VALUES ('other', 'ready', '0/5')",
     );
     let mut run = walpost.start();
-    until("the first ones are gone", 20, || {
+    until("the first ones are gone", 60, || {
         (marks(&scene)[0] == "0/5").then_some(())
     });
     run.stop(0);
@@ -67,7 +67,7 @@ fn old_marks_go_but_never_the_newest_that_every_slot_has_passed() {
         .sql
         .run("DELETE FROM walpost.slot WHERE slot = 'other'");
     let _run = walpost.start();
-    let left = until("the newest 10,000 are left", 20, || {
+    let left = until("the newest 10,000 are left", 60, || {
         let left = marks(&scene);
         (10_000..10_003).contains(&left.len()).then_some(left)
     });

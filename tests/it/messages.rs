@@ -59,7 +59,7 @@ fn events_without_a_table_become_records_like_rows() {
         .filter_map(|r| r.header("wal_position")?.split(':').nth(1))
         .collect();
     assert_eq!(ordinals, ["1", "2", "3"]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(scene.records().len(), 3);
 }
 
@@ -69,7 +69,7 @@ fn messages_are_left_alone_by_default() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.sql.run(EMIT);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert!(scene.records().is_empty());
     run.assert_alive();
 }
@@ -120,7 +120,7 @@ fn large_payloads_wait_for_room_and_arrive_whole() {
         assert!(value.ends_with((n + 1).to_string().as_bytes()) && value.len() > 40_000);
     }
     assert_eq!(records[60].value.as_ref().map(Vec::len), Some(900_000));
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_message_that_cannot_be_mapped_is_kept_and_holds_its_key_like_a_row() {
          SELECT pg_logical_emit_message(true, 'walpost', 'by hand')",
         hex(&bytes)
     ));
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let letters = "SELECT error_code, status, key, outbox FROM walpost.dead_letter ORDER BY id";
     let codes = scene.sql.column(letters);
     let expected = [
@@ -219,7 +219,7 @@ fn a_message_that_cannot_be_mapped_is_kept_and_holds_its_key_like_a_row() {
     walpost
         .command(&["dead-letters", "replay", &ids[3]])
         .expect(0, &[]);
-    crate::harness::until("it failed again", 20, || {
+    crate::harness::until("it failed again", 60, || {
         let query = format!(
             "SELECT 1 FROM walpost.dead_letter WHERE id = {} AND status = 'pending' AND attempts = 1 AND error_code = 'message_malformed'",
             ids[3]

@@ -15,7 +15,7 @@ fn on(cluster: &Cluster) -> (Scene, Walpost) {
 fn published(scene: &Scene, walpost: &Walpost) {
     let mut run = scene.started(walpost);
     scene.insert("a", 5);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
 }
 
@@ -37,13 +37,13 @@ fn a_promoted_standby_has_no_slot_and_recover_closes_the_gap_on_every_version() 
     scene.insert("a", 3);
     let last = scene.current_lsn();
     let there = standby.server.admin();
-    until("the standby has all of it", 20, || {
+    until("the standby has all of it", 60, || {
         let text = format!("SELECT 1 WHERE pg_last_wal_replay_lsn() >= '{last}'");
         there.value(&text)
     });
     primary.crash();
     standby.succeed(&primary);
-    until("promoted", 20, || {
+    until("promoted", 60, || {
         let text = "SELECT 1 WHERE NOT pg_is_in_recovery()";
         standby.server.admin().try_rows(text).ok()?.pop()
     });
@@ -69,7 +69,7 @@ fn a_restored_backup_has_no_slot_and_recover_closes_the_gap_on_every_version() {
     // What is in the backup and was not published then is published now, and so is more.
     let mut run = scene.started(&walpost);
     let gone = scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     cluster.restore(backup);
     assert_eq!(scene.sql.number("SELECT count(*) FROM public.outbox"), 8);
@@ -82,7 +82,7 @@ fn a_restored_backup_has_no_slot_and_recover_closes_the_gap_on_every_version() {
         .expect(0, &["published 2 rows", "8 of the 10 looked at"]);
     let _run = scene.started(&walpost);
     scene.insert("b", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     // Events whose rows the restored database never had stay in Kafka.
     let records = scene.records();
     let mut arrived: Vec<_> = records.iter().map(|record| record.event_id()).collect();
@@ -215,7 +215,7 @@ impl Pair {
     fn fail_over(&mut self) -> Sql {
         let last = self.scene.current_lsn();
         let there = self.standby.server.admin();
-        until("the standby has all of it", 20, || {
+        until("the standby has all of it", 60, || {
             let text = format!("SELECT 1 WHERE pg_last_wal_replay_lsn() >= '{last}'");
             there.value(&text)
         });
@@ -240,10 +240,10 @@ fn a_promoted_standby_that_kept_the_slot_in_step_goes_on_without_loss_on_every_v
     let Some(mut pair) = Pair::new() else { return };
     let mut run = pair.scene.started(&pair.walpost);
     let mut wanted = pair.scene.insert("a", 20);
-    pair.scene.wait_confirmed(30);
+    pair.scene.wait_confirmed(60);
     pair.wait_in_step();
     wanted.extend(pair.scene.insert("a", 20));
-    until("the rows arrive", 20, || {
+    until("the rows arrive", 60, || {
         pair.have_arrived(&wanted).then_some(())
     });
     let promoted = pair.fail_over();
@@ -255,7 +255,7 @@ fn a_promoted_standby_that_kept_the_slot_in_step_goes_on_without_loss_on_every_v
     });
     let row = pair.scene.row(&[("aggregate_id", "'a'")]);
     wanted.push(promoted.value(&row).expect("an event id"));
-    until("the row of the new primary arrives", 30, || {
+    until("the row of the new primary arrives", 60, || {
         run.assert_alive();
         pair.have_arrived(&wanted).then_some(())
     });
@@ -269,11 +269,11 @@ fn a_slot_kept_in_step_may_be_ahead_of_what_was_recorded_of_it_on_every_version(
     let Some(mut pair) = Pair::new() else { return };
     let mut run = pair.scene.started(&pair.walpost);
     let mut wanted = pair.scene.insert("a", 3);
-    pair.scene.wait_confirmed(30);
+    pair.scene.wait_confirmed(60);
     pair.wait_in_step();
     run.kill();
     let promoted = pair.fail_over();
-    until("promoted", 20, || {
+    until("promoted", 60, || {
         promoted.value("SELECT 1 WHERE NOT pg_is_in_recovery()")
     });
     // The row that recorded the position did not come over. Without a mark behind it nobody knows
@@ -298,7 +298,7 @@ fn a_slot_kept_in_step_may_be_ahead_of_what_was_recorded_of_it_on_every_version(
     let mut run = pair.walpost.start();
     let row = pair.scene.row(&[("aggregate_id", "'a'")]);
     wanted.push(promoted.value(&row).expect("an event id"));
-    until("it goes on", 30, || {
+    until("it goes on", 60, || {
         run.assert_alive();
         pair.have_arrived(&wanted).then_some(())
     });
@@ -313,17 +313,17 @@ fn nothing_is_published_that_the_standby_does_not_have_where_that_is_asked_for_o
     let Some(mut pair) = Pair::new() else { return };
     let mut run = pair.scene.started(&pair.walpost);
     let mut wanted = pair.scene.insert("a", 3);
-    pair.scene.wait_confirmed(30);
+    pair.scene.wait_confirmed(60);
     pair.standby.stop();
     // A failover now would leave an event behind whose row nobody has.
     wanted.extend(pair.scene.insert("a", 1));
-    run.wait_says("standby", 30);
+    run.wait_says("standby", 60);
     always("the row waits for the standby", 3, || {
         pair.have_arrived(&wanted[..3]) && !pair.have_arrived(&wanted)
     });
     run.assert_alive();
     pair.standby.restart();
-    until("the row arrives", 30, || {
+    until("the row arrives", 60, || {
         pair.have_arrived(&wanted).then_some(())
     });
     run.stop(0);
@@ -349,7 +349,7 @@ fn an_old_primary_that_comes_back_is_not_read_on_every_version() {
     scene.wait_records(6);
 
     proxy.lead_to(scene.server.socket_address());
-    run.wait_says("old primary", 30);
+    run.wait_says("old primary", 60);
     let stray = scene.insert("a", 1);
     always("nothing of the old primary arrives", 3, || {
         scene
@@ -362,7 +362,7 @@ fn an_old_primary_that_comes_back_is_not_read_on_every_version() {
 
     proxy.lead_to(standby.server.socket_address());
     let second = promoted.value(&scene.row(&[])).expect("an id");
-    until("the new primary's row arrives", 30, || {
+    until("the new primary's row arrives", 60, || {
         run.assert_alive();
         let arrived = scene.records();
         let has = |id: &str| arrived.iter().any(|record| record.event_id() == id);

@@ -17,7 +17,7 @@ fn of_several_hosts_the_primary_is_found_and_a_standby_waited_out_on_every_versi
         scene.server.publisher_password(),
         &scene.tag,
     );
-    until("the standby has the database", 30, || {
+    until("the standby has the database", 60, || {
         standby.server.admin().value(&format!(
             "SELECT 1 FROM pg_database WHERE datname = '{tag}'"
         ))
@@ -48,7 +48,7 @@ fn of_several_hosts_the_primary_is_found_and_a_standby_waited_out_on_every_versi
     let mut run = scene.started(&walpost);
     proxy.lead_to(standby.server.socket_address());
     scene.insert("a", 5);
-    run.wait_says("standby in recovery", 20);
+    run.wait_says("standby in recovery", 60);
     assert_ne!(walpost.ready(), Some(200));
     pass(3_000);
     run.assert_alive();
@@ -68,7 +68,7 @@ fn of_several_hosts_the_primary_is_found_and_a_standby_waited_out_on_every_versi
     // A standby that was promoted never had the slot: nothing is made there.
     proxy.lead_to(standby.server.socket_address());
     standby.server.admin().run("SELECT pg_promote()");
-    run.expect_end(4, &[tag, "timeline changed", "slot missing"], 40);
+    run.expect_end(4, &[tag, "timeline changed", "slot missing"], 60);
     let slots = standby
         .server
         .admin()

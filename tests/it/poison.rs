@@ -17,7 +17,7 @@ fn nothing_behind_it_arrives(rows_in_a_batch: u64) {
     scene.observe();
     let mut run = scene.started(&walpost);
     scene.insert("K", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 
     let (before, behind) = (scene.rows("K", 100, 20), scene.rows("K", 1, 30_000));
     scene.sql.run(&before);
@@ -25,7 +25,7 @@ fn nothing_behind_it_arrives(rows_in_a_batch: u64) {
     scene.sql.run(&scene.rows("K", 300, 20));
     let position = scene.positions()[&bad];
     let (place, topic) = (position.to_string(), scene.topic("order"));
-    run.expect_end(5, &[&bad, &place, "too large|size", &topic], 30);
+    run.expect_end(5, &[&bad, &place, "too large|size", &topic], 60);
 
     assert!(
         scene.confirmed() <= position.commit,
@@ -90,7 +90,7 @@ fn nothing_overtakes_a_too_large_record_that_is_the_first_of_its_partition() {
     scene.wait_records(3);
     let (bad, after) = (scene.rows("K", 1, 30_000), scene.rows("K", 200, 20));
     let ids = scene.sql.column(&format!("BEGIN; {bad}; {after}; COMMIT"));
-    run.expect_end(5, &[&ids[0]], 30);
+    run.expect_end(5, &[&ids[0]], 60);
     assert_eq!(seqs(&scene).len(), 3);
 }
 
@@ -113,7 +113,7 @@ fn all_in_one_transaction_the_rows_before_the_poison_arrive_once() {
     let ids = scene
         .sql
         .column(&format!("BEGIN; {before}; {bad}; {after}; COMMIT"));
-    run.expect_end(5, &[&ids[50]], 30);
+    run.expect_end(5, &[&ids[50]], 60);
     assert_eq!(seqs(&scene), (1..=50).collect::<Vec<_>>());
 }
 
@@ -127,7 +127,7 @@ fn a_record_that_the_client_itself_refuses_stops_in_the_same_way() {
     scene.insert("a", 3);
     let bad = scene.sql.value(&scene.rows("a", 1, 30_000)).expect("an id");
     scene.insert("a", 3);
-    run.expect_end(5, &[&bad, "too large|size"], 30);
+    run.expect_end(5, &[&bad, "too large|size"], 60);
     assert_eq!(seqs(&scene), [1, 2, 3]);
 }
 
@@ -195,7 +195,7 @@ fn headers_that_are_no_object_stop_it_and_what_came_before_is_confirmed() {
         let bad = scene.insert_row(&[("headers", headers)]);
         scene.insert("a", 1);
         let position = scene.positions()[&bad];
-        run.expect_end(5, &[&bad, "headers", &position.to_string()], 30);
+        run.expect_end(5, &[&bad, "headers", &position.to_string()], 60);
         let arrived = scene.records();
         assert_eq!(
             arrived.iter().map(|r| r.event_id()).collect::<Vec<_>>(),
@@ -218,7 +218,7 @@ fn a_topic_name_that_kafka_cannot_have_stops_it() {
         walpost.set("outbox.on_poison", "stop");
         let mut run = scene.started(&walpost);
         let bad = scene.insert_row(&[("aggregate_type", &quote(Some(&name)))]);
-        run.expect_end(5, &[&bad, "topic"], 30);
+        run.expect_end(5, &[&bad, "topic"], 60);
         assert!(scene.records().is_empty());
     }
 }
@@ -231,7 +231,7 @@ fn a_time_too_far_ahead_for_the_broker_stops_it() {
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
     let bad = scene.insert_row(&[("occurred_at", "now() + interval '2 days'")]);
-    run.expect_end(5, &[&bad, "timestamp"], 30);
+    run.expect_end(5, &[&bad, "timestamp"], 60);
     assert_eq!(scene.records().len(), 1);
 }
 

@@ -20,7 +20,7 @@ fn ids(lines: &[Value]) -> Vec<&str> {
 }
 
 fn no_slot_stays(scene: &Scene) {
-    until("the copy is gone", 10, || {
+    until("the copy is gone", 60, || {
         let copies = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'walpost_preview%' AND database = current_database()";
         (scene.sql.number(copies) == 0).then_some(())
     });
@@ -66,7 +66,7 @@ fn what_preview_says_is_what_run_does_on_every_version() {
     assert!(preview(&walpost, &["--limit", "0"]).is_empty());
 
     let _run = scene.started(&walpost);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     for (line, record) in lines.iter().zip(scene.wait_records(6)) {
         let headers: Vec<_> = record
             .texts()
@@ -135,7 +135,7 @@ fn it_works_while_run_holds_the_slot_and_kafka_stalls() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     way.proxy().refuse();
     let ids_of = scene.insert("a", 5);
     let (before, sender) = (scene.confirmed(), scene.walsender());

@@ -149,7 +149,7 @@ fn run(example: &str) {
     walpost.command(&["check"]).expect(0, &[]);
     let mut running = scene.started(&walpost);
     for (table, id) in tables.iter().zip(&ids) {
-        let records = scene.kafka.wait(&tagged(table.topic), 1, 30);
+        let records = scene.kafka.wait(&tagged(table.topic), 1, 60);
         let record = &records[0];
         assert_eq!(
             record.header(table.id_header),
@@ -180,7 +180,7 @@ fn emits(scene: &Scene) {
             .run(&call.replace("'order'", &format!("'{}'", scene.tag)));
     }
     let topic = format!("outbox.event.{}", scene.tag);
-    let records = scene.kafka.wait(&topic, 3, 30);
+    let records = scene.kafka.wait(&topic, 3, 60);
     assert_eq!(records[1].header("source"), Some("shop"));
     assert_eq!(records[2].value.as_deref(), Some(&b"%PDF-"[..]));
 }

@@ -36,7 +36,7 @@ fn with_gap_in(scene: Scene) -> (Scene, Walpost, Vec<String>) {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 5);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     let mut late = scene.insert("a", 3);
     scene.drop_slot();
@@ -170,15 +170,15 @@ fn existing_rows_wait_for_their_topic_and_a_stop_leaves_them_for_the_next_time()
     let (scene, walpost, _) = with_rows(&[("a", 2)]);
     scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]);
     let mut init = walpost.spawn(&["init", "--include-existing"]);
-    init.wait_says("rows wait for their topic", 30);
+    init.wait_says("rows wait for their topic", 60);
     init.signal(Signal::TERM);
-    init.expect_end(6, &["init --include-existing"], 20);
+    init.expect_end(6, &["init --include-existing"], 60);
     assert_eq!(state(&scene).as_deref(), Some("backfilling"));
 
     let mut init = walpost.spawn(&["init", "--include-existing"]);
-    init.wait_says("rows wait for their topic", 30);
+    init.wait_says("rows wait for their topic", 60);
     scene.create_topic("late", 1, &[]);
-    init.expect_end(0, &[], 30);
+    init.expect_end(0, &[], 60);
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
     scene.judge(4);
@@ -297,7 +297,7 @@ fn a_recover_that_was_killed_goes_on_from_the_lost_position() {
     let (scene, walpost, _) = with_gap();
     scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]);
     let mut recover = walpost.spawn(&["recover"]);
-    recover.wait_says("rows wait for their topic", 30);
+    recover.wait_says("rows wait for their topic", 60);
     recover.kill();
     let slot = scene.confirmed();
     assert_eq!(state(&scene).as_deref(), Some("backfilling"));
@@ -330,7 +330,7 @@ fn a_creation_that_outlived_its_recover_is_waited_for() {
     let other = Sql::new(scene.server.superuser(&scene.tag));
     other.run("BEGIN; SELECT pg_current_xact_id()");
     let mut killed = walpost.spawn(&["recover"]);
-    killed.wait_says("waiting for transactions", 30);
+    killed.wait_says("waiting for transactions", 60);
     killed.kill();
     walpost
         .command(&["recover", "--timeout", "1s"])
@@ -338,7 +338,7 @@ fn a_creation_that_outlived_its_recover_is_waited_for() {
     let mut recover = walpost.spawn(&["recover"]);
     always("the server still makes the old one", 1, || recover.alive());
     other.run("COMMIT");
-    recover.expect_end(0, &[], 30);
+    recover.expect_end(0, &[], 60);
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
     scene.judge_once(11);
@@ -353,7 +353,7 @@ fn an_accepted_gap_is_told_and_left_out() {
     assert_eq!(scene.records().len(), 5);
     let fresh = scene.insert("a", 1);
     let _run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(ids(&scene.records()[5..]), fresh);
 }
 
@@ -452,7 +452,7 @@ fn an_older_schema_is_refused_until_init_migrates_it() {
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
     scene.judge_once(1);
-    until("a mark is written", 10, || {
+    until("a mark is written", 60, || {
         (scene.sql.number("SELECT count(*) FROM walpost.mark") > 0).then_some(())
     });
 }
@@ -465,7 +465,7 @@ fn a_slot_that_lost_its_wal_is_replaced_and_the_gap_closed() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     scene.insert("a", 3);
     let lost = "SELECT 1 FROM pg_replication_slots WHERE wal_status = 'lost'";
@@ -511,7 +511,7 @@ fn recover_publishes_what_a_changed_publication_left_out() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     let name = &scene.tag;
     scene.sql.run(&format!(

@@ -41,7 +41,7 @@ fn rows_of_rolled_back_transactions_and_savepoints_never_arrive() {
     );
     scene.sql.run(&format!("ROLLBACK; {keep}"));
 
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let records = scene.records();
     let dropped = records
         .iter()
@@ -57,7 +57,7 @@ fn updates_and_deletes_never_arrive() {
     let _run = scene.started(&walpost);
     let ids = scene.insert("a", 2);
     scene.sql.run("UPDATE public.outbox SET event_type = 'U'; DELETE FROM public.outbox; TRUNCATE public.outbox");
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let records = scene.records();
     assert_eq!(
         records.iter().map(|r| r.event_id()).collect::<Vec<_>>(),
@@ -141,7 +141,7 @@ fn prepared_transactions_arrive_at_their_commit_and_hold_nothing_back() {
         ));
     }
     scene.insert_row(&[("event_type", "'between'")]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene
         .sql
         .run(&format!("COMMIT PREPARED '{}-kept'", scene.tag));
@@ -149,7 +149,7 @@ fn prepared_transactions_arrive_at_their_commit_and_hold_nothing_back() {
         .sql
         .run(&format!("ROLLBACK PREPARED '{}-dropped'", scene.tag));
     scene.insert_row(&[("event_type", "'after'")]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let records = scene.records();
     let kinds: Vec<_> = records
         .iter()
@@ -166,7 +166,7 @@ fn an_idle_outbox_on_a_busy_server_holds_no_wal() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 
     scene.noise(&scene.sql, 200);
     let other = format!("{}_other", scene.tag);
@@ -175,10 +175,10 @@ fn an_idle_outbox_on_a_busy_server_holds_no_wal() {
         .admin()
         .run(&format!("CREATE DATABASE {other}"));
     scene.noise(&Sql::new(scene.server.superuser(&other)), 200);
-    until("the slot is within a megabyte of the end", 20, || {
+    until("the slot is within a megabyte of the end", 60, || {
         (scene.slot()?.lag < 1 << 20).then_some(())
     });
-    until("the WAL is released", 30, || {
+    until("the WAL is released", 60, || {
         scene.sql.run("CHECKPOINT");
         (scene.slot()?.retained < 32 << 20).then_some(())
     });

@@ -67,7 +67,7 @@ fn rows_of_a_range_come_again_as_they_were_and_marked() {
     assert_eq!(again[2].timestamp, before[3].timestamp);
     run.assert_alive();
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert!(
         !run.says("fenced") && !run.says("trying again"),
         "it was disturbed"
@@ -86,7 +86,7 @@ fn a_dry_run_counts_rows_found_gone_and_left_out_and_publishes_nothing() {
     scene.insert("K", 2);
     let given_up = scene.insert_row(&[("headers", "'[1]'"), ("aggregate_id", "NULL")]);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.sql.run(&format!(
         "SELECT walpost.ignore(id, 'bad') FROM walpost.dead_letter WHERE event_id = '{given_up}';
          DELETE FROM public.outbox WHERE seq IN (2, 3, 9)"
@@ -267,7 +267,7 @@ fn under_live_traffic_each_keys_rows_come_again_in_their_order() {
         began.elapsed()
     );
     load.stop();
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(done["published"], done["rows"]);
     assert!(done["rows"].as_u64() >= Some(1_190), "{done}");
     for key in ["a", "b", "c"] {
@@ -359,7 +359,7 @@ fn a_missing_topic_is_waited_for_and_a_signal_ends_the_wait() {
     let run = scene.started(&walpost);
     scene.insert("a", 2);
     scene.wait_records(2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.kafka.delete(&[scene.topic("order")]);
     let mut waiting = walpost.spawn(&["replay", "--table", "outbox", "--from-seq", "1"]);
     waiting.wait_says("rows wait for their topic", 60);

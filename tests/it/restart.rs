@@ -29,7 +29,7 @@ fn killed_twenty_times_under_load_every_event_arrives_and_only_suffixes_repeat()
         pass(dice.between(0, 1_400));
         run.kill();
         // The server has to see that the connection is gone.
-        until("the slot is free", 20, || {
+        until("the slot is free", 60, || {
             scene.slot()?.active_pid.is_none().then_some(())
         });
     }
@@ -78,7 +78,7 @@ fn stopped_while_kafka_is_down_it_ends_within_the_grace_and_the_slot_stays() {
     scene.observe();
     let mut run = scene.started(&walpost);
     scene.insert("a", 5);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     way.proxy().refuse();
     let ids = scene.insert("a", 100);
     pass(1_000);
@@ -107,7 +107,7 @@ fn a_second_signal_ends_it_at_once() {
     let mut run = scene.started(&walpost);
     way.proxy().refuse();
     scene.insert("a", 1);
-    until("the row is in flight", 20, || {
+    until("the row is in flight", 60, || {
         (walpost.metric("walpost_in_flight_rows", "")? == 1.0).then_some(())
     });
     run.signal(Signal::TERM);

@@ -174,7 +174,7 @@ fn every_command_works_with_the_rights_that_are_named_for_it_on_every_version() 
         .expect(0, &["published 2 rows"]);
     let mut run = scene.started(&walpost);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     walpost.command(&["drain"]).expect(0, &["drained"]);
     walpost.command(&["check"]).expect(0, &["rows at hand"]);
     run.stop(0);
@@ -213,7 +213,7 @@ fn every_command_works_with_the_rights_that_are_named_for_it_on_every_version() 
     }
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
 
     // Somebody else may be allowed to look, and nothing else.

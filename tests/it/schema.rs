@@ -40,7 +40,7 @@ fn row(scene: &Scene, month: u8) -> String {
 
 #[track_caller]
 fn arrived(scene: &Scene, wanted: &[String]) {
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let records = scene.records();
     let found: Vec<_> = records.iter().map(|record| record.event_id()).collect();
     assert_eq!(found, wanted);
@@ -111,7 +111,7 @@ fn postgresql_14_does_not_notice_attached_tables_so_they_are_told_on_every_versi
             "walpost recover",
             "--accept-publication",
         ],
-        30,
+        60,
     );
     assert!(scene.confirmed() < behind && scene.records().len() == 1);
     // What was in it before is a row of the table now, and not in its topic.
@@ -119,7 +119,7 @@ fn postgresql_14_does_not_notice_attached_tables_so_they_are_told_on_every_versi
         .command(&["recover"])
         .expect(0, &["published 2 rows"]);
     let mut run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert!(
         wanted
             .iter()
@@ -130,16 +130,16 @@ fn postgresql_14_does_not_notice_attached_tables_so_they_are_told_on_every_versi
         .sql
         .run("ALTER TABLE public.outbox DETACH PARTITION public.february");
     row(&scene, 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.assert_alive();
     scene.sql.run("ALTER TABLE public.outbox ATTACH PARTITION public.february FOR VALUES FROM ('2024-02-01') TO ('2024-03-01')");
-    run.expect_end(4, &["public.february"], 30);
+    run.expect_end(4, &["public.february"], 60);
     walpost
         .command(&["init", "--accept-publication"])
         .expect(0, &["accepted"]);
     let mut run = scene.started(&walpost);
     row(&scene, 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
 }
 
@@ -167,7 +167,7 @@ fn partitions_published_under_their_own_names_are_refused_and_recover_brings_the
     let behind = scene.current_lsn();
     scene.sql.run("CREATE TABLE public.march PARTITION OF public.outbox FOR VALUES FROM ('2024-03-01') TO ('2024-04-01')");
     wanted.push(row(&scene, 3));
-    run.expect_end(4, &["publication", &mend], 30);
+    run.expect_end(4, &["publication", &mend], 60);
     assert!(scene.confirmed() < behind, "the slot passed a row");
     walpost.run_to_end().expect(4, &[&mend]);
     scene.sql.run(&mend);
@@ -186,10 +186,10 @@ fn a_table_that_was_renamed_or_moved_brings_its_backlog_under_either_name_on_eve
     let mut walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     let mut wanted = scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     // Under its reader: the name of the configuration is nobody's, and that ends it.
     scene.sql.run("ALTER TABLE public.outbox RENAME TO events");
-    run.expect_end(2, &["public.outbox", "does not exist"], 30);
+    run.expect_end(2, &["public.outbox", "does not exist"], 60);
     let written = |table: &str| scene.row(&[]).replace("public.outbox", table);
     let insert = |table: &str| scene.sql.value(&written(table)).expect("an id");
     wanted.push(insert("public.events"));

@@ -33,7 +33,7 @@ fn slot_dropped_under_a_running_publisher_on_every_version() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let name = &scene.tag;
     scene.sql.run(&format!(
         "DO $$ BEGIN PERFORM pg_terminate_backend({}); FOR i IN 1..100 LOOP
@@ -41,7 +41,7 @@ fn slot_dropped_under_a_running_publisher_on_every_version() {
          END LOOP; END $$",
         scene.walsender()
     ));
-    run.expect_end(4, &[name, "slot"], 30);
+    run.expect_end(4, &[name, "slot"], 60);
     assert!(scene.slot().is_none());
 }
 
@@ -93,11 +93,11 @@ fn publication_dropped_under_a_running_publisher_on_every_version() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.sql.run(&format!("DROP PUBLICATION {}", scene.tag));
     scene.insert("a", 1);
     let behind = scene.current_lsn();
-    run.expect_end(4, &["publication", &scene.tag], 30);
+    run.expect_end(4, &["publication", &scene.tag], 60);
     assert!(
         scene.confirmed() < behind,
         "the slot passed a row that was not streamed"
@@ -184,7 +184,7 @@ fn the_way_to_a_lost_slot_is_warned_of_and_the_end_says_what_is_at_stake() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     way.proxy().refuse();
     scene.insert("a", 3);
     let is = |status: &str| {
@@ -195,7 +195,7 @@ fn the_way_to_a_lost_slot_is_warned_of_and_the_end_says_what_is_at_stake() {
         scene.noise(&scene.sql, 5);
         is("extended")
     });
-    run.wait_says("bytes until max_slot_wal_keep_size", 20);
+    run.wait_says("bytes until max_slot_wal_keep_size", 60);
     walpost
         .command(&["status"])
         .expect(0, &["bytes until max_slot_wal_keep_size"]);
@@ -210,7 +210,7 @@ fn the_way_to_a_lost_slot_is_warned_of_and_the_end_says_what_is_at_stake() {
     run.expect_end(
         4,
         &["is lost", "max_slot_wal_keep_size", &stands, "at most"],
-        30,
+        60,
     );
     way.proxy().forward();
     walpost

@@ -101,7 +101,7 @@ fn uninstall_drops_by_exact_name_what_is_ours_and_nothing_else() {
     walpost.init();
     let _run = scene.started(&walpost);
     let ids = scene.insert("b", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let arrived = scene.records();
     let arrived: Vec<_> = arrived.iter().map(|record| record.event_id()).collect();
     assert_eq!(arrived, ids);
@@ -153,7 +153,7 @@ fn a_failover_slot_is_made_on_17_and_later_and_refused_before() {
     // Not while it is read.
     walpost.command(&["init"]).expect(4, &["is read by pid"]);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     let before = scene.confirmed();
     walpost.command(&["init"]).expect(0, &["failover slot"]);
@@ -180,12 +180,12 @@ fn mapped_columns_that_are_dropped_or_generated_stop_with_their_name_on_every_ve
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let before = scene.confirmed();
     scene
         .sql
         .run("ALTER TABLE public.outbox DROP COLUMN headers");
-    run.expect_end(2, &["headers", "public.outbox"], 30);
+    run.expect_end(2, &["headers", "public.outbox"], 60);
     for command in ["run", "init"] {
         walpost.command(&[command]).expect(2, &["headers"]);
     }
@@ -212,7 +212,7 @@ fn mapped_columns_that_are_dropped_or_generated_stop_with_their_name_on_every_ve
     }
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
-    until("the row arrives", 20, || {
+    until("the row arrives", 60, || {
         (scene.records().len() >= 3).then_some(())
     });
     pass(100);
@@ -280,7 +280,7 @@ fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version()
 
     // The next one is not passed, whatever is said of it.
     let mut run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     // What came before the failure was committed, and may be there, once or more often.
     wanted.extend(after);
     let arrived = scene.records();
@@ -302,7 +302,7 @@ fn one_transaction_that_cannot_be_decoded_is_named_and_passed_on_every_version()
     let at = scene.positions()[&id].commit.to_string();
     skip(&at).expect(1, &["can be decoded"]);
     let _run = scene.started(&walpost);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert!(
         scene.records().iter().any(|record| record.event_id() == id),
         "skipped"

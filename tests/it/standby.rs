@@ -12,11 +12,11 @@ fn a_second_run_waits_as_standby_and_takes_over() {
     let holder = scene.walsender();
     let twin = walpost.twin();
     let mut second = twin.start();
-    until("the twin is standby", 20, || {
+    until("the twin is standby", 60, || {
         (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
     });
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(scene.walsender(), holder, "never ends the holder");
     second.wait_says(&holder.to_string(), 10);
     let (code, body) = twin.get("/ready").expect("/ready");
@@ -46,15 +46,15 @@ fn a_second_run_waits_as_standby_and_takes_over() {
         scene.slot()?.active_pid.filter(|pid| *pid != holder)
     });
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     twin.wait_ready();
     let _third = walpost.start();
-    until("the third is standby", 20, || {
+    until("the third is standby", 60, || {
         (walpost.get("/api/status").is_some() && walpost.api_status()["role"] == "standby")
             .then_some(())
     });
     second.kill();
-    until("the third takes over", 10, || {
+    until("the third takes over", 60, || {
         scene.slot()?.active_pid.filter(|pid| *pid != successor)
     });
     scene.insert("a", 3);
@@ -68,7 +68,7 @@ fn a_standby_ends_cleanly_when_told() {
     let _first = scene.started(&walpost);
     let twin = walpost.twin();
     let mut second = twin.start();
-    until("the twin is standby", 20, || {
+    until("the twin is standby", 60, || {
         (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
     });
     second.stop(0);
@@ -83,9 +83,9 @@ fn a_publisher_of_another_slot_on_the_same_table_waits() {
     other.set("postgres.slot", format!("{}_b", scene.tag));
     other.init();
     let mut second = other.start();
-    second.wait_says("slot", 20);
+    second.wait_says("slot", 60);
     scene.insert("a", 20);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     always("not ready", 2, || other.ready() != Some(200));
     second.assert_alive();
     assert_eq!(scene.records().len(), 20, "both published");
@@ -105,7 +105,7 @@ fn a_standby_whose_connection_fell_silent_takes_over_all_the_same() {
     )
     .set("postgres.receive_timeout", "4s");
     let mut second = twin.start();
-    until("the twin is standby", 20, || {
+    until("the twin is standby", 60, || {
         (twin.get("/api/status").is_some() && twin.api_status()["role"] == "standby").then_some(())
     });
     proxy.swallow();
@@ -113,7 +113,7 @@ fn a_standby_whose_connection_fell_silent_takes_over_all_the_same() {
     // New connections work; the old ones stay silent for ever.
     proxy.forward();
     first.stop(0);
-    until("the standby takes over", 30, || {
+    until("the standby takes over", 60, || {
         scene.slot()?.active_pid.filter(|pid| *pid != holder)
     });
     scene.insert("a", 3);
@@ -140,7 +140,7 @@ fn a_standby_that_vanished_without_a_word_holds_nothing_for_long() {
     );
     // It has its slot's lock and waits for the table's.
     let mut second = other.start();
-    second.wait_says("another walpost with another slot", 20);
+    second.wait_says("another walpost with another slot", 60);
     proxy.swallow();
     second.kill();
     first.stop(0);
@@ -166,12 +166,12 @@ fn a_holder_whose_network_is_gone_loses_the_slot_in_time_and_does_no_more() {
         .set("postgres.receive_timeout", "4s");
     let mut first = scene.started(&walpost);
     let mut second = direct.start();
-    second.wait_says("standby", 20);
+    second.wait_says("standby", 60);
     let holder = scene.walsender();
     // What the first one has when it is cut off waits in its client.
     way.proxy().delay(600_000);
     scene.insert("a", 5);
-    until("the rows are with the first", 20, || {
+    until("the rows are with the first", 60, || {
         (walpost.api_status()["in_flight"]["rows"] == 5).then_some(())
     });
     proxy.swallow();
@@ -179,7 +179,7 @@ fn a_holder_whose_network_is_gone_loses_the_slot_in_time_and_does_no_more() {
     until("the standby takes over", 6, || {
         scene.slot()?.active_pid.filter(|pid| *pid != holder)
     });
-    until("the first one is not ready any more", 20, || {
+    until("the first one is not ready any more", 60, || {
         (walpost.ready() == Some(503)).then_some(())
     });
     way.proxy().forward();
@@ -187,7 +187,7 @@ fn a_holder_whose_network_is_gone_loses_the_slot_in_time_and_does_no_more() {
     scene.insert("a", 5);
     scene.judge(10);
     // It comes back as the standby.
-    until("the first one waits", 30, || {
+    until("the first one waits", 60, || {
         (walpost.metric("walpost_role", "role=\"standby\"") == Some(1.0)).then_some(())
     });
     first.assert_alive();

@@ -64,7 +64,7 @@ fn status_has_its_fields_and_true_figures_with_and_without_a_publisher() {
     let mut run = scene.started(&walpost);
     walpost.wait_ready();
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let command = || walpost.command(&["status", "--json"]).expect(0, &[]).json();
     for status in [command(), walpost.api_status()] {
         assert_fields(&status, &FIELDS);
@@ -119,10 +119,10 @@ fn status_has_its_fields_and_true_figures_with_and_without_a_publisher() {
 
     way.proxy().refuse();
     scene.insert("a", 7);
-    until("7 rows in flight", 20, || {
+    until("7 rows in flight", 60, || {
         (walpost.api_status()["in_flight"]["rows"] == 7).then_some(())
     });
-    until("the oldest ages", 20, || {
+    until("the oldest ages", 60, || {
         (walpost.api_status()["oldest_unpublished_seconds"].as_f64()? > 0.5).then_some(())
     });
     let status = command();
@@ -135,7 +135,7 @@ fn status_has_its_fields_and_true_figures_with_and_without_a_publisher() {
     assert!(!human.out.trim_start().starts_with('{'));
 
     run.kill();
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let alone = command();
@@ -169,7 +169,7 @@ fn live_ready_and_metrics_tell_the_truth_also_in_a_stall() {
     let _run = scene.started(&walpost);
     walpost.wait_ready();
     scene.insert("a", 20);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let names = [
         "walpost_events_published_total",
         "walpost_published_bytes_total",
@@ -204,17 +204,17 @@ fn live_ready_and_metrics_tell_the_truth_also_in_a_stall() {
         Some(1.0)
     );
     assert_eq!(walpost.metric("walpost_in_flight_rows", ""), Some(0.0));
-    until("the slot is active", 10, || {
+    until("the slot is active", 60, || {
         (walpost.metric("walpost_slot_active", "")? == 1.0).then_some(())
     });
 
     way.proxy().refuse();
     scene.insert("a", 30);
     scene.noise(&scene.sql, 4);
-    until("30 rows in flight", 20, || {
+    until("30 rows in flight", 60, || {
         (walpost.metric("walpost_in_flight_rows", "")? == 30.0).then_some(())
     });
-    until("the lag is the slot's", 30, || {
+    until("the lag is the slot's", 60, || {
         let slot = scene.slot()?;
         let near = |name, truth: i64| Some((walpost.metric(name, "")? - truth as f64).abs() < 1e6);
         (slot.lag > 3_000_000
@@ -222,10 +222,10 @@ fn live_ready_and_metrics_tell_the_truth_also_in_a_stall() {
             && near("walpost_slot_retained_wal_bytes", slot.retained)?)
         .then_some(())
     });
-    until("the oldest row ages", 20, || {
+    until("the oldest row ages", 60, || {
         (walpost.metric("walpost_oldest_unpublished_seconds", "")? > 1.0).then_some(())
     });
-    let body = until("/ready says no", 20, || {
+    let body = until("/ready says no", 60, || {
         walpost.get("/ready").filter(|(code, _)| *code == 503)
     })
     .1;
@@ -234,7 +234,7 @@ fn live_ready_and_metrics_tell_the_truth_also_in_a_stall() {
     assert_eq!(body["ready"], false);
     assert_eq!(walpost.get("/live").map(|(code, _)| code), Some(200));
     way.proxy().forward();
-    until("/ready says yes", 40, || {
+    until("/ready says yes", 60, || {
         (walpost.ready() == Some(200)).then_some(())
     });
     scene.judge(50);
@@ -247,7 +247,7 @@ fn figures_of_the_slot_are_gone_while_postgresql_is_away_and_come_back() {
     let walpost = scene.ready(1);
     let _run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let twin = walpost.twin();
     let _standby = twin.start();
     let of_the_slot = [
@@ -263,17 +263,17 @@ fn figures_of_the_slot_are_gone_while_postgresql_is_away_and_come_back() {
                 .all(|name| one.metric(name, "").is_some() == there)
         })
     };
-    until("they are told", 20, || {
+    until("they are told", 60, || {
         twin.get("/metrics")?;
         all(true).then_some(())
     });
     cluster.stop();
-    until("they are no longer told", 20, || all(false).then_some(()));
+    until("they are no longer told", 60, || all(false).then_some(()));
     assert_eq!(walpost.api_status()["confirmed_lsn"], Value::Null);
     assert_eq!(walpost.api_status()["holder"], Value::Null);
     assert!(walpost.metric("walpost_confirmed_lsn_bytes", "").is_some());
     cluster.restart();
-    until("they are told again", 40, || all(true).then_some(()));
+    until("they are told again", 60, || all(true).then_some(()));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn status_ends_as_run_would_where_the_slot_or_publication_needs_somebody() {
     let tag = &scene.tag;
     let mut run = scene.started(&walpost);
     scene.insert("a", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     run.stop(0);
     let ends = |code: i32, word: &str| {
         let output = walpost.command(&["status", "--json"]);
@@ -325,12 +325,12 @@ fn logs_are_json_lines_on_stderr_without_payload_or_password() {
     let password = scene.server.publisher_password();
     for level in ["trace", "debug", "info"] {
         let mut run = walpost.spawn(&["--log-format", "json", "--log-level", level, "run"]);
-        until("walpost holds the slot", 20, || scene.slot()?.active_pid);
+        until("walpost holds the slot", 60, || scene.slot()?.active_pid);
         scene.insert_row(&[
             ("payload", &quote(Some(r#"{"card": "payload-7731"}"#))),
             ("headers", r#"'{"h": "header-7731"}'"#),
         ]);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         run.stop(0);
         let log = run.log();
         assert!(log.lines().count() > 0);

@@ -69,7 +69,7 @@ fn of_a_publication_of_everything_only_the_outbox_inserts_arrive_on_every_versio
     ));
     ids.append(&mut scene.insert("a", 1));
 
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let records = scene.records();
     let arrived: Vec<_> = records.iter().map(|r| r.event_id()).collect();
     assert_eq!(arrived, ids);
@@ -111,7 +111,7 @@ fn a_message_outside_of_transactions_lets_the_slot_pass_no_waiting_row() {
     );
     scene.create_topic("late", 1, &[]);
     // The transaction that is open does not hold the confirmed position.
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     open.run("COMMIT");
     scene.judge_once(22);
 }
@@ -134,13 +134,13 @@ fn commit_order_is_what_counts_and_not_the_order_of_ids_on_every_version() {
         .column(&format!("BEGIN; {one}; PREPARE TRANSACTION '{name}'"))
         .remove(0);
     let between = scene.insert_row(&[("aggregate_id", "'q'")]);
-    until("the one between is in Kafka", 20, || {
+    until("the one between is in Kafka", 60, || {
         (scene.records().len() == 3).then_some(())
     });
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.sql.run(&format!("COMMIT PREPARED '{name}'"));
     let records = scene.wait_records(4);
     let arrived: Vec<_> = records.iter().map(|r| r.event_id()).collect();
     assert_eq!(arrived, [&late, &early, &between, &prepared]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 }

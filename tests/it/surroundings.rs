@@ -120,13 +120,13 @@ fn wal_level_and_exhausted_slots_and_walsenders_are_told_with_their_setting_on_e
     let mut run = scene.started(&walpost);
     // One that starts up waits for the other one's walsender.
     let mut late = second.start();
-    late.wait_says("max_wal_senders", 20);
+    late.wait_says("max_wal_senders", 60);
     assert!(late.says("53300"), "{}", late.log());
     late.assert_alive();
     assert_ne!(second.ready(), Some(200));
     other.insert("a", 2);
     run.stop(0);
-    until("the second publishes", 30, || other.slot()?.active_pid);
+    until("the second publishes", 60, || other.slot()?.active_pid);
     other.judge_once(2);
 }
 

@@ -129,7 +129,7 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
     );
     let mut dice = Dice::new();
     for hit in hits(&mut dice) {
-        let holder = until("one publishes and one waits", 30, || {
+        let holder = until("one publishes and one waits", 60, || {
             scene.slot()?.active_pid?;
             let waits = [both[0].waits(), both[1].waits()];
             (waits[0] != waits[1]).then_some(usize::from(waits[0]))
@@ -137,7 +137,7 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
         pass(dice.between(0, 500));
         let before = both[1 - holder].began();
         both[holder].hit(hit);
-        until(format_args!("{hit:?}: the other takes over"), 20, || {
+        until(format_args!("{hit:?}: the other takes over"), 60, || {
             both[1 - holder].run.assert_alive();
             (both[1 - holder].began() > before).then_some(())
         });

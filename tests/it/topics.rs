@@ -29,7 +29,7 @@ fn rows_of_an_unknown_topic_wait_named_while_others_flow() {
 
     scene.create_topic("late", 1, &[]);
     scene.judge_once(208);
-    until("/ready is true again", 20, || {
+    until("/ready is true again", 60, || {
         (walpost.ready() == Some(200)).then_some(())
     });
     assert_eq!(
@@ -54,7 +54,7 @@ fn rows_that_wait_for_a_topic_survive_a_kill() {
     });
     run.kill();
     scene.create_topic("late", 1, &[]);
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let _run = scene.started(&walpost);
@@ -100,14 +100,14 @@ fn rows_of_a_topic_deleted_under_it_wait_until_it_is_there_again() {
     };
     gone(3);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     // What the deleted topic held is nobody's any more.
     scene
         .sql
         .run("DELETE FROM public.outbox WHERE aggregate_type = 'gone'");
     let topic = scene.topic("gone");
     scene.kafka.delete(std::slice::from_ref(&topic));
-    until("the topic is gone", 20, || {
+    until("the topic is gone", 60, || {
         (!scene.kafka.exists(&topic)).then_some(())
     });
     gone(20);
@@ -139,12 +139,12 @@ fn rows_of_a_topic_forbidden_under_it_wait_until_it_is_allowed_again() {
     };
     hide(3);
     scene.insert("a", 3);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.kafka.forbid("alice", &secret);
     hide(20);
     scene.insert("a", 50);
     scene.wait_records(53);
-    until("the rows wait, named", 30, || {
+    until("the rows wait, named", 60, || {
         let waiting = walpost.api_status()["waiting_topics"].clone();
         (waiting[0]["topic"] == secret.as_str() && waiting[0]["rows"] == 20).then_some(())
     });
@@ -171,7 +171,7 @@ fn rows_of_a_topic_that_stays_missing_end_it_named_after_setup_retry_for() {
     run.assert_alive();
     let position = scene.positions()[&never];
     let topic = scene.topic("never");
-    run.expect_end(5, &[&never, &topic, &position.to_string(), "2 rows"], 30);
+    run.expect_end(5, &[&never, &topic, &position.to_string(), "2 rows"], 60);
     let took = began.elapsed().as_secs();
     assert!((5..15).contains(&took), "waited {took} s");
     let confirmed = scene.confirmed();
@@ -203,7 +203,7 @@ fn what_came_before_a_topic_that_stays_missing_is_confirmed() {
     scene.insert("a", 5);
     let before = scene.current_lsn();
     let never = scene.insert_row(&[("aggregate_type", "'never'")]);
-    run.expect_end(5, &[&never], 30);
+    run.expect_end(5, &[&never], 60);
     assert!(
         scene.confirmed() >= before,
         "rows before it are not confirmed"
@@ -239,7 +239,7 @@ fn as_alice(walpost: &mut Walpost) {
 /// `/ready` and `status --json` name the topic with its rows; the reason they give.
 #[track_caller]
 fn waits(walpost: &Walpost, topic: &str, rows: u64) -> String {
-    until("/ready names the topic", 30, || {
+    until("/ready names the topic", 60, || {
         let (code, body) = walpost.get("/ready")?;
         (code == 503 && body.contains(topic)).then_some(())
     });

@@ -185,7 +185,7 @@ fn an_enum_dropped_and_made_again_with_a_backlog_is_sent_as_its_text() {
         assert_eq!(record.value.as_deref(), Some("ü 'x'".as_bytes()));
         assert_eq!(record.key.as_deref(), Some(&b"order"[..]));
     }
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_latin1_database_is_sent_in_utf8() {
     assert_eq!(record.key.as_deref(), Some("clé".as_bytes()));
     assert_eq!(record.header("event_type"), Some("Créé"));
     assert_eq!(record.header("é"), Some("ü"));
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 }
 
 #[test]
@@ -242,18 +242,18 @@ fn a_mapped_column_renamed_under_it_stops_it_named_and_loses_nothing() {
     let walpost = scene.ready(1);
     let mut run = scene.started(&walpost);
     scene.insert("a", 2);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene
         .sql
         .run("ALTER TABLE public.outbox RENAME aggregate_id TO renamed");
     scene.sql.run("INSERT INTO public.outbox (aggregate_type, renamed, event_type, payload) VALUES ('order', 'a', 'T', '{\"seq\": 3}')");
-    run.expect_end(2, &["aggregate_id", "no column"], 30);
+    run.expect_end(2, &["aggregate_id", "no column"], 60);
     scene
         .sql
         .run("ALTER TABLE public.outbox RENAME renamed TO aggregate_id");
     let _run = scene.started(&walpost);
     scene.insert("b", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(scene.records().len(), 3);
     // The row was written under the other name: mending the table does not mend it.
     let kept = scene

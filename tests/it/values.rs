@@ -308,5 +308,5 @@ fn invalid_utf8_of_a_sql_ascii_database_passes_as_it_is() {
     for (record, payload) in scene.wait_records(payloads.len()).iter().zip(payloads) {
         assert_eq!(record.value.as_deref(), Some(payload));
     }
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
 }

@@ -55,7 +55,7 @@ fn a_letter_is_as_good_as_its_row(scene: &Scene, payload_type: &str, columns: &[
         .try_into()
         .expect("one letter");
     assert_eq!((letter.event_id, letter.class.as_str()), (bad, "event"));
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene
         .kafka
         .configure(&scene.topic("small"), &[("max.message.bytes", "100000")]);
@@ -154,7 +154,7 @@ fn in_a_latin1_database_letters_hold_what_it_has_no_letters_for() {
         ("payload", &format!("to_json({LONG})")),
         ("headers", r#"'{"euro": "\u20ac", "name \u20ac": "x"}'"#),
     ]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let [letter] = wait_statuses(&scene, &["pending"])
         .try_into()
         .expect("one letter");
@@ -189,7 +189,7 @@ fn a_message_that_somebody_wrote_by_hand_becomes_a_letter_in_any_database() {
         );
         say("€\0");
         scene.insert("a", 1);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         assert_eq!(
             wait_statuses(&scene, &["pending", "pending"]).len(),
             2,
@@ -247,7 +247,7 @@ fn resent(scene: &Scene, event: &str) -> Record {
             .into_iter()
             .find(|r| r.event_id() == event && r.header("walpost_replay") == Some("resend"))
     };
-    until("it is sent once more", 20, || found(scene.records()))
+    until("it is sent once more", 60, || found(scene.records()))
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn an_event_is_sent_once_more_from_its_row_or_its_letter() {
     // From its letter, also when the row is gone: it overtakes nothing that is held.
     let bad = large(&scene, "K");
     scene.insert("K", 1);
-    let held = until("its key is held", 20, || {
+    let held = until("its key is held", 60, || {
         let all = letters(&scene);
         (all.iter().filter(|l| l.status == "held").count() == 1).then_some(all)
     });
@@ -286,7 +286,7 @@ fn an_event_is_sent_once_more_from_its_row_or_its_letter() {
     );
     // One that is nowhere.
     act(&scene, &format!("resend('{published}-')"));
-    let nowhere = until("it is dead", 20, || {
+    let nowhere = until("it is dead", 60, || {
         letters(&scene).into_iter().find(|l| l.status == "dead")
     });
     assert!(
@@ -312,7 +312,7 @@ fn closed_letters_and_the_audit_log_go_in_time_and_open_ones_stay() {
     act(&scene, &format!("ignore({}, 'no good')", all[1].id));
     wait_statuses(&scene, &["resolved", "ignored", "pending"]);
     scene.insert("L", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let log = || scene.sql.number("SELECT count(*) FROM walpost.audit_log");
     run.stop(0);
     let mut run = scene.started(&walpost);
@@ -321,13 +321,13 @@ fn closed_letters_and_the_audit_log_go_in_time_and_open_ones_stay() {
     run.stop(0);
     walpost.set("dead_letters.keep_resolved", "1s");
     let mut run = scene.started(&walpost);
-    until("the closed ones are gone", 20, || {
+    until("the closed ones are gone", 60, || {
         let left = letters(&scene);
         (left.len() == 1 && left[0].id == all[2].id && log() == 0).then_some(())
     });
     // It is known by its key all the same.
     scene.insert("open", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(letters(&scene)[1].held_behind, Some(all[2].id));
     run.stop(0);
 }

@@ -33,7 +33,7 @@ fn a_letter_is_copied_with_its_record_and_why_it_is_one_and_again_when_it_is_dea
     let held = scene.insert("K", 1);
     let raw = scene.insert_row(&[("headers", "'[1]'"), ("aggregate_id", "'R'")]);
     scene.insert("L", 1);
-    let copies = scene.kafka.wait(&scene.topic("copies"), 2, 30);
+    let copies = scene.kafka.wait(&scene.topic("copies"), 2, 60);
     let written = wait_statuses(&scene, &["pending", "held", "pending"]);
     assert_eq!(written[1].event_id, held[0]);
 
@@ -107,7 +107,7 @@ fn a_letter_is_copied_with_its_record_and_why_it_is_one_and_again_when_it_is_dea
 
     // Without another retry a letter that fails again is dead.
     act(&scene, &format!("replay({})", written[0].id));
-    let copies = scene.kafka.wait(&scene.topic("copies"), 3, 30);
+    let copies = scene.kafka.wait(&scene.topic("copies"), 3, 60);
     assert_eq!(
         (
             copies[2].event_id(),
@@ -140,10 +140,10 @@ fn copies_that_kafka_does_not_take_are_counted_and_disturb_nothing() {
     scene.insert("L", 1);
     let bad = large(&scene, "K");
     scene.insert("L", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let metric = |name, labels| walpost.metric(name, labels).unwrap_or_default();
     let counted = || metric("walpost_dead_letter_copy_failures_total", "TOO_LARGE");
-    until("the copy's failure is counted", 30, || {
+    until("the copy's failure is counted", 60, || {
         (counted() == 1.0).then_some(())
     });
     let restarts = metric("walpost_restarts_total", "producer");
@@ -151,13 +151,13 @@ fn copies_that_kafka_does_not_take_are_counted_and_disturb_nothing() {
     let failures = metric("walpost_delivery_failures_total", "class=\"event\"");
     // The next one is suspected: its letter's copy alone fails anew.
     large(&scene, "K2");
-    until("the next copy's failure is counted", 30, || {
+    until("the next copy's failure is counted", 60, || {
         (counted() == 2.0).then_some(())
     });
     assert!(metric("walpost_delivery_failures_total", "class=\"event\"") <= failures + 2.0);
     run.assert_alive();
     scene.insert("L", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(letters(&scene)[0].event_id, bad);
     assert!(
         !run.says("making smaller ones"),
@@ -166,7 +166,7 @@ fn copies_that_kafka_does_not_take_are_counted_and_disturb_nothing() {
     assert!(run.says("a copy of a dead letter was not published"));
     // A letter that fits is copied.
     scene.insert_row(&[("headers", "'[1]'")]);
-    scene.kafka.wait(&scene.topic("copies"), 1, 20);
+    scene.kafka.wait(&scene.topic("copies"), 1, 60);
     run.stop(0);
 }
 
@@ -184,9 +184,9 @@ fn without_their_topic_copies_are_given_up_and_the_events_flow() {
         scene.insert_row(&[("headers", "'[1]'")]);
         scene.insert("L", 1);
     }
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(letters(&scene).len(), 3);
-    until("the copies' failures are counted", 30, || {
+    until("the copies' failures are counted", 60, || {
         let counted = walpost.metric("walpost_dead_letter_copy_failures_total", "UNKNOWN_TOPIC");
         (counted == Some(3.0)).then_some(())
     });

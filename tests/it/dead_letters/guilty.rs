@@ -19,7 +19,7 @@ fn two_hundred_and_one(scene: &Scene) -> String {
 /// The slot passes all that was written, and exactly these `seq` of the key arrived.
 #[track_caller]
 fn arrived_once(scene: &Scene, key: &str, count: u64) {
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(seqs(scene, key), (1..=count).collect::<Vec<_>>());
 }
 
@@ -208,7 +208,7 @@ fn rows_of_a_forbidden_topic_become_letters_that_follow_in_order_when_it_is_allo
     late(&scene, "s");
     late(&scene, "t");
     wait_statuses(&scene, &["pending", "held", "held", "held", "pending"]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.kafka.allow("alice", &scene.topic("late"));
     until("all are published by themselves", 100, || {
         let all = letters(&scene);
@@ -258,7 +258,7 @@ fn an_outage_spends_no_attempt_and_makes_no_letters() {
     walpost.set("dead_letters.retry_after", vec!["200ms".to_owned(); 50]);
     let mut run = scene.started(&walpost);
     let bad = large(&scene, "K");
-    until("it was sent again by itself", 30, || {
+    until("it was sent again by itself", 60, || {
         letters(&scene)
             .first()
             .filter(|l| l.attempts >= 2)

@@ -56,16 +56,16 @@ fn a_hot_key_is_released_while_its_rows_come_and_is_free_then() {
         // Others' rows don't wait for that.
         let other = [("aggregate_type", "'other'"), ("aggregate_id", "'o'")];
         scene.insert_row(&other);
-        scene.kafka.wait(&scene.topic("other"), 1, 20);
+        scene.kafka.wait(&scene.topic("other"), 1, 60);
         is_free(&walpost, 60);
         // From here on they come straight.
         let count = scene.sql.number("SELECT count(*) FROM public.outbox");
-        until("its rows follow", 20, || {
+        until("its rows follow", 60, || {
             let arrived = scene.kafka.count(&scene.topic("order"))?;
             (arrived > count + 200).then_some(())
         });
     });
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let all = seqs(&scene, "hot");
     assert!(
         all.iter().copied().eq(1..=all.len() as u64),
@@ -92,7 +92,7 @@ fn a_hot_key_whose_head_is_ignored_is_free_then_too() {
         act(&scene, &format!("ignore({}, 'no good')", head.id));
         is_free(&walpost, 60);
     });
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let all = seqs(&scene, "hot");
     assert!(
         all.iter()
@@ -120,18 +120,18 @@ fn a_release_that_comes_to_another_bad_row_holds_the_key_behind_it() {
     let second = large(&scene, "hot");
     scene.insert("hot", 50);
     while_rows_come(&scene, "hot", 50, || {
-        until("all are held", 30, || {
+        until("all are held", 60, || {
             (letters(&scene).len() > 110).then_some(())
         });
         let head = letters(&scene)[0].clone();
         act(&scene, &format!("ignore({}, 'the first')", head.id));
-        let second = until("the second one is the head", 30, || {
+        let second = until("the second one is the head", 60, || {
             let found = letters(&scene).into_iter().find(|l| l.event_id == second)?;
             (found.status == "dead").then_some(found)
         });
         until(
             "those between are published, those behind are not",
-            30,
+            60,
             || {
                 let all = letters(&scene);
                 let at = all.iter().position(|l| l.id == second.id)?;
@@ -150,7 +150,7 @@ fn a_release_that_comes_to_another_bad_row_holds_the_key_behind_it() {
         act(&scene, &format!("replay({})", second.id));
         is_free(&walpost, 60);
     });
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let all = seqs(&scene, "hot");
     assert!(
         all.iter()

@@ -86,7 +86,7 @@ impl<'a> Place<'a> {
         };
         proxy.trap(words, side);
         act(&self.scene);
-        until(format_args!("it comes to {at:?} ({words})"), 30, || {
+        until(format_args!("it comes to {at:?} ({words})"), 60, || {
             self.run.assert_alive();
             proxy.is_sprung().then_some(())
         });
@@ -116,14 +116,14 @@ impl<'a> Place<'a> {
             statuses(scene).iter().all(closed).then_some(())
         });
         scene.insert("K", 1);
-        scene.wait_confirmed(30);
+        scene.wait_confirmed(60);
     }
 
     /// The standby that takes over, if one does.
     fn standby(&self, takes_over: bool) -> Option<Run> {
         takes_over.then(|| {
             let mut standby = self.heir.start();
-            standby.wait_says("waiting|standby", 20);
+            standby.wait_says("waiting|standby", 60);
             standby
         })
     }
@@ -142,7 +142,7 @@ impl<'a> Place<'a> {
         ids.extend(scene.sql.column(&scene.rows("K", 1, LARGE)));
         ids.extend(scene.insert("K", 3));
         scene.insert("L", 2);
-        until("its rows are held", 30, || {
+        until("its rows are held", 60, || {
             let all = statuses(scene);
             (all[closed..] == ["pending", "held", "held", "held"]).then_some(())
         });
@@ -306,7 +306,7 @@ fn killed_after_a_key_is_forgotten_with_a_row_behind_its_letters() {
                     .sql
                     .number("SELECT count(*) FROM walpost.dead_letter WHERE status = 'held'")
             };
-            until("all are on their way", 30, || (held() == 0).then_some(()));
+            until("all are on their way", 60, || (held() == 0).then_some(()));
             scene.insert_row(&[("event_id", &format!("'{event}'")), ("aggregate_id", "'K'")]);
         });
         place.goes_on(standby);
@@ -362,7 +362,7 @@ fn killed_while_those_behind_a_second_bad_one_go_back() {
                 .filter(|s| *s == "held")
                 .count()
         };
-        until("they are held too", 30, || (held() == 7).then_some(()));
+        until("they are held too", 60, || (held() == 7).then_some(()));
         let standby = place.standby(takes_over);
         let head = place.head();
         place.kill_at(at, "", |scene| {
@@ -388,7 +388,7 @@ fn a_call_that_is_lost_and_one_that_comes_while_it_is_down_are_answered_all_the_
     place.scene.sql.run(&format!(
         "UPDATE walpost.dead_letter SET status = 'replaying' WHERE id = {head}"
     ));
-    until("it looks by itself", 45, || {
+    until("it looks by itself", 60, || {
         let all = statuses(&place.scene);
         all.iter().all(|status| status == "resolved").then_some(())
     });

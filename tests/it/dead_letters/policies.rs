@@ -22,10 +22,10 @@ fn to(count: u64) -> Vec<u64> {
 #[track_caller]
 fn take_over(scene: &Scene, run: &mut Run, twin: &Walpost) -> Run {
     let mut standby = twin.start();
-    standby.wait_says("waiting|standby", 20);
+    standby.wait_says("waiting|standby", 60);
     run.kill();
     let of = |text: &str| text.contains(&scene.tag);
-    until("the standby has taken over", 30, || {
+    until("the standby has taken over", 60, || {
         standby.assert_alive();
         standby
             .log()
@@ -44,7 +44,7 @@ fn held_keys_survive_restart_and_take_over_and_are_released_in_order() {
     scene.observe();
     let mut run = scene.started(&walpost);
     let mut of_k = one_bad_event(&scene);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!((seqs(&scene, "K"), seqs(&scene, "L")), (to(1), to(100)));
     let kept = wait_statuses(&scene, &["pending", "held"]);
     assert_eq!(kept[1].held_behind, Some(kept[0].id));
@@ -53,13 +53,13 @@ fn held_keys_survive_restart_and_take_over_and_are_released_in_order() {
     let mut run = scene.started(&walpost);
     of_k.extend(scene.insert("K", 1));
     scene.insert("L", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!((seqs(&scene, "K"), seqs(&scene, "L")), (to(1), to(101)));
 
     let mut run = take_over(&scene, &mut run, &twin);
     of_k.extend(scene.insert("K", 1));
     scene.insert("L", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!((seqs(&scene, "K"), seqs(&scene, "L")), (to(1), to(102)));
     let kept = wait_statuses(&scene, &["pending", "held", "held", "held"]);
     assert!(kept[1..].iter().all(|l| l.held_behind == Some(kept[0].id)));
@@ -87,7 +87,7 @@ fn held_keys_survive_restart_and_take_over_and_are_released_in_order() {
         let position = positions[id].to_string();
         assert_eq!(record.header("wal_position"), Some(position.as_str()));
     }
-    until("no key is held", 10, || {
+    until("no key is held", 60, || {
         (twin.metric("walpost_held_keys", "") == Some(0.0)).then_some(())
     });
     run.stop(0);
@@ -109,7 +109,7 @@ fn ignoring_the_head_releases_those_behind_it_in_order() {
         &["ignored", "resolved", "ignored", "resolved", "resolved"],
     );
     scene.insert("K", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(seqs(&scene, "K"), [1, 3, 5, 6, 7]);
     assert!(
         scene
@@ -128,7 +128,7 @@ fn with_skip_later_rows_pass_over_restart_and_take_over() {
     let twin = walpost.twin();
     let mut run = scene.started(&walpost);
     one_bad_event(&scene);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(
         (seqs(&scene, "K"), seqs(&scene, "L")),
         (vec![1, 3], to(100))
@@ -136,10 +136,10 @@ fn with_skip_later_rows_pass_over_restart_and_take_over() {
     run.stop(0);
     let mut run = scene.started(&walpost);
     scene.insert("K", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let mut run = take_over(&scene, &mut run, &twin);
     scene.insert("K", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     assert_eq!(seqs(&scene, "K"), [1, 3, 4, 5]);
     heal(&scene);
     let kept = wait_statuses(&scene, &["pending"]);
@@ -159,7 +159,7 @@ fn with_stop_it_ends_named_each_time_and_goes_on_once_the_cause_is_mended() {
     let mut run = scene.started(&walpost);
     let of_k = one_bad_event(&scene);
     let position = scene.positions()[&of_k[1]].to_string();
-    run.expect_end(5, &[&of_k[1], &position, "20000"], 30);
+    run.expect_end(5, &[&of_k[1], &position, "20000"], 60);
     assert_eq!((seqs(&scene, "K"), seqs(&scene, "L")), (to(1), to(50)));
     // A second one, which another publisher comes to.
     walpost
@@ -186,7 +186,7 @@ fn a_changed_policy_leaves_held_keys_held_until_they_are_released() {
         walpost.set("outbox.on_poison", policy);
         let mut run = scene.started(&walpost);
         scene.insert("K", 1);
-        scene.wait_confirmed(20);
+        scene.wait_confirmed(60);
         assert_eq!(seqs(&scene, "K"), to(1), "with {policy}");
         run.stop(0);
     }
@@ -208,7 +208,7 @@ fn a_changed_policy_leaves_held_keys_held_until_they_are_released() {
         &scene,
         &["resolved", "resolved", "resolved", "resolved", "pending"],
     );
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(seqs(&scene, "K"), [1, 2, 3, 4, 5, 7]);
     run.stop(0);
 
@@ -245,10 +245,10 @@ fn held_rows_beyond_the_bound_end_it_with_the_keys_that_have_the_most() {
     scene.insert("few", 2);
     scene.insert("many", 15);
     scene.insert("L", 10);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     run.assert_alive();
     scene.insert("many", 10);
-    run.expect_end(5, &["max_held_rows", "many", "few"], 30);
+    run.expect_end(5, &["max_held_rows", "many", "few"], 60);
     let before = letters(&scene).len();
     assert!((20..=22).contains(&before), "{before} letters");
     // It ends so again, until somebody acts.
@@ -282,7 +282,7 @@ fn a_key_is_held_in_its_topic_and_table_alone() {
     scene.insert_row(&nameless);
     scene.insert_row(&nameless);
     scene.insert("N", 1);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     let kept = wait_statuses(
         &scene,
         &["pending", "held", "pending", "held", "pending", "held"],

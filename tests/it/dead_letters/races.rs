@@ -44,7 +44,7 @@ fn what_is_on_its_way_cannot_be_ignored_and_what_waits_behind_it_can() {
         &["resolved", "resolved", "ignored", "resolved", "resolved"],
     );
     scene.insert("K", 1);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     assert_eq!(seqs(&scene, "K"), [1, 2, 3, 5, 6, 7]);
     run.assert_alive();
 }
@@ -65,7 +65,7 @@ fn of_an_ignore_and_a_release_at_the_same_time_one_wins() {
         scene.insert(&key, 1);
         large(&scene, &key);
         scene.insert(&key, 40);
-        let held = until("its rows are held", 30, || {
+        let held = until("its rows are held", 60, || {
             let all = letters(&scene);
             let open: Vec<_> = all.into_iter().filter(|l| l.status == "held").collect();
             (open.len() == 40).then_some(open)
@@ -96,7 +96,7 @@ fn of_an_ignore_and_a_release_at_the_same_time_one_wins() {
             act(&scene, &format!("replay({head})"));
             other.join().expect("no panic")
         });
-        until("all letters are closed", 30, || {
+        until("all letters are closed", 60, || {
             let closed = |status: &String| status == "resolved" || status == "ignored";
             statuses(&scene).iter().all(closed).then_some(())
         });
@@ -202,7 +202,7 @@ fn a_slot_that_is_lost_under_letters_on_their_way_keeps_their_order() {
             "jsonb_build_object('seq', 1, 'pad', repeat('x', 30000))",
         ),
     ]);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     let all = wait_statuses(&scene, &["pending", "held", "held", "held", "pending"]);
     run.stop(0);
     for letter in [&all[0], &all[4]] {
@@ -222,7 +222,7 @@ fn a_slot_that_is_lost_under_letters_on_their_way_keeps_their_order() {
     });
     scene.insert("K", 1);
     println!("{}", scene.judge(17));
-    until("no key is held", 20, || {
+    until("no key is held", 60, || {
         (walpost.metric("walpost_held_keys", "") == Some(0.0)).then_some(())
     });
     run.stop(0);

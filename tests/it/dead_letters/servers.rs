@@ -69,7 +69,7 @@ impl Place {
             }
             Fault::Publisher => {
                 self.run.kill();
-                until("the slot is free", 20, || {
+                until("the slot is free", 60, || {
                     self.scene.slot()?.active_pid.is_none().then_some(())
                 });
                 self.run = self.scene.started(&self.walpost);
@@ -100,7 +100,7 @@ impl Place {
         });
         scene.insert("K", 1);
         println!("{}", scene.judge(12));
-        until("no key is held", 30, || {
+        until("no key is held", 60, || {
             (self.walpost.metric("walpost_held_keys", "") == Some(0.0)).then_some(())
         });
         self.run.assert_alive();
@@ -161,7 +161,7 @@ fn servers_that_stop_while_letters_are_replayed_lose_and_reorder_nothing() {
             .configure(&place.scene.topic("order"), &[("max.message.bytes", LIMIT)]);
         large(&place.scene, "K");
         place.scene.insert("K", 40);
-        until("its rows are held", 30, || {
+        until("its rows are held", 60, || {
             let all = letters(&place.scene);
             (all.iter().filter(|l| l.status == "held").count() == 40).then_some(())
         });
@@ -189,7 +189,7 @@ fn a_replay_that_is_asked_for_while_kafka_is_away_is_done_when_it_is_back() {
 fn a_slot_that_goes_back_below_resolved_letters_repeats_only_a_suffix() {
     let mut place = Place::new();
     // Here the server saves where the slot stands.
-    place.scene.wait_confirmed(20);
+    place.scene.wait_confirmed(60);
     place.scene.sql.run("CHECKPOINT");
     for round in 0..3 {
         heal(&place.scene);
@@ -203,7 +203,7 @@ fn a_slot_that_goes_back_below_resolved_letters_repeats_only_a_suffix() {
         );
         place.comes_to_an_end();
         place.scene.insert("K", 2);
-        place.scene.wait_confirmed(20);
+        place.scene.wait_confirmed(60);
         let before = place.scene.confirmed();
         place.run.stop(0);
         place.cluster.crash();
@@ -228,12 +228,12 @@ fn a_slot_that_goes_back_below_resolved_letters_repeats_only_a_suffix() {
         large(&place.scene, "K");
         place.scene.insert("K", 3);
         place.scene.insert("L", 1);
-        place.scene.wait_confirmed(20);
+        place.scene.wait_confirmed(60);
         place.run.kill();
         place.cluster.crash();
         place.cluster.restart();
         place.run = place.scene.started(&place.walpost);
-        place.scene.wait_confirmed(30);
+        place.scene.wait_confirmed(60);
         // The large ones of earlier rounds are refused again, where they are read again.
         let open = letters(&place.scene)
             .into_iter()

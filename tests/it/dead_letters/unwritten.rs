@@ -12,16 +12,16 @@ fn nothing_passes(forbid: &str, allow: &str) {
     scene.observe();
     let mut run = scene.started(&walpost);
     scene.insert("L", 5);
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.sql.run(forbid);
     let bad = large(&scene, "K");
     scene.insert("K", 2);
     scene.insert("L", 50);
-    until("/ready says that it cannot dead-letter", 30, || {
+    until("/ready says that it cannot dead-letter", 60, || {
         let (code, body) = walpost.get("/ready")?;
         (code == 503 && body.contains("cannot dead-letter")).then_some(())
     });
-    until("the others are published", 20, || {
+    until("the others are published", 60, || {
         (seqs(&scene, "L").len() == 55).then_some(())
     });
     let position = scene.positions()[&bad];
@@ -34,7 +34,7 @@ fn nothing_passes(forbid: &str, allow: &str) {
     assert!(error.contains("cannot dead-letter"), "{error}");
     // A restart meanwhile loses nothing either.
     run.kill();
-    until("the slot is free", 20, || {
+    until("the slot is free", 60, || {
         scene.slot()?.active_pid.is_none().then_some(())
     });
     let mut run = walpost.start();
@@ -43,7 +43,7 @@ fn nothing_passes(forbid: &str, allow: &str) {
     assert!(scene.confirmed() <= position.commit);
     scene.sql.run(allow);
     wait_statuses(&scene, &["pending", "held", "held"]);
-    scene.wait_confirmed(30);
+    scene.wait_confirmed(60);
     walpost.wait_ready();
     assert_eq!(seqs(&scene, "K"), [0; 0]);
     run.stop(0);
@@ -84,7 +84,7 @@ fn the_guard_stops_it(scene: &Scene, walpost: &mut Walpost, insert: &str, words:
     let mut run = scene.started(walpost);
     scene.insert("L", 10);
     let before = scene.current_lsn();
-    scene.wait_confirmed(20);
+    scene.wait_confirmed(60);
     scene.sql.run(insert);
     let all = [
         &["more than 1000 events failed within 60 s", "guard"],

@@ -27,7 +27,7 @@ pub struct Kafka {
     admin: AdminClient<DefaultClientContext>,
 }
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 impl Kafka {
     /// The one all tests share.
@@ -72,7 +72,7 @@ impl Kafka {
             result.unwrap_or_else(|(topic, error)| panic!("create topic {topic}: {error}"));
         }
         for topic in topics {
-            until(format_args!("topic {topic} has leaders"), 20, || {
+            until(format_args!("topic {topic} has leaders"), 60, || {
                 let partitions = self.partitions(topic)?;
                 partitions
                     .iter()
@@ -130,7 +130,7 @@ impl Kafka {
         for result in block_on(self.admin.create_topics([&new], &options)).expect("create topics") {
             result.unwrap_or_else(|(topic, error)| panic!("create topic {topic}: {error}"));
         }
-        until(format_args!("topic {topic} has its leaders"), 20, || {
+        until(format_args!("topic {topic} has its leaders"), 60, || {
             let leaders: Vec<_> = self
                 .partitions(topic)?
                 .iter()
@@ -203,7 +203,7 @@ impl Kafka {
         }
         let options = AdminOptions::new().operation_timeout(Some(LIMIT));
         let topic = ResourceSpecifier::Topic(topic);
-        until(format_args!("{topic:?} is configured"), 20, || {
+        until(format_args!("{topic:?} is configured"), 60, || {
             let described = block_on(self.admin.describe_configs([&topic], &options)).ok()?;
             let described = described.into_iter().next()?.ok()?;
             let is_set = |(name, value): &(&str, &str)| {
@@ -248,7 +248,7 @@ impl Kafka {
     }
 
     pub fn tail(&self, topic: &str) -> Tail {
-        let partitions = until(format_args!("metadata of topic {topic}"), 20, || {
+        let partitions = until(format_args!("metadata of topic {topic}"), 60, || {
             self.partitions(topic)
         });
         let partitions: Vec<_> = partitions.iter().map(|(number, _)| *number).collect();

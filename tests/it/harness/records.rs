@@ -78,6 +78,8 @@ pub struct Tail {
     partitions: HashSet<i32>,
     ended: HashSet<i32>,
     pub records: Vec<Record>,
+    /// The client's last error: told when reading comes to no end.
+    trouble: Option<KafkaError>,
 }
 
 impl Tail {
@@ -106,6 +108,7 @@ impl Tail {
             partitions,
             ended: HashSet::new(),
             records: Vec::new(),
+            trouble: None,
         }
     }
 
@@ -117,7 +120,7 @@ impl Tail {
                 self.ended.insert(partition);
             }
             // The client connects again by itself; a deadline of the caller's ends what never mends.
-            Some(Err(_)) => {}
+            Some(Err(error)) => self.trouble = Some(error),
             Some(Ok(message)) => {
                 self.ended.remove(&message.partition());
                 let headers = message.headers().map_or_else(Vec::new, |headers| {
@@ -162,7 +165,7 @@ impl Tail {
     /// Up to where the partitions end at the time of the call, also when called again.
     #[track_caller]
     pub fn catch_up(&mut self) {
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_secs(60);
         for partition in self.partitions.clone() {
             let (_, end) = self
                 .consumer
@@ -173,8 +176,15 @@ impl Tail {
             while end > 0 && !self.records.iter().rev().any(is_there) {
                 assert!(
                     Instant::now() < deadline,
-                    "topic {} could not be read to its end",
-                    self.topic
+                    "topic {} could not be read to offset {end} of partition {partition}; last offset \
+                     {:?}, the client said {:?}",
+                    self.topic,
+                    self.records
+                        .iter()
+                        .rev()
+                        .find(|r| r.partition == partition)
+                        .map(|r| r.offset),
+                    self.trouble
                 );
                 self.poll(Duration::from_millis(50));
             }

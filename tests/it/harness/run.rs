@@ -156,7 +156,7 @@ impl Run {
     pub fn stop(&mut self, code: i32) {
         self.assert_alive();
         self.process.signal(Signal::TERM);
-        self.expect_end(code, &[], 30);
+        self.expect_end(code, &[], 60);
     }
 
     pub fn signal(&mut self, signal: Signal) {

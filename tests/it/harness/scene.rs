@@ -121,7 +121,7 @@ impl Scene {
     #[track_caller]
     pub fn drop_slot(&self) {
         let drop = format!("SELECT pg_drop_replication_slot('{}')", self.tag);
-        until("the slot can be dropped", 10, || {
+        until("the slot can be dropped", 60, || {
             self.sql.try_rows(&drop).ok()
         });
     }
@@ -160,7 +160,7 @@ impl Scene {
     #[track_caller]
     pub fn started(&self, walpost: &Walpost) -> Run {
         let mut run = walpost.start();
-        until("walpost holds the slot", 30, || {
+        until("walpost holds the slot", 60, || {
             run.assert_alive();
             self.slot()?.active_pid
         });

@@ -226,7 +226,7 @@ impl Walpost {
 
     #[track_caller]
     pub fn wait_ready(&self) {
-        until("/ready answers 200", 20, || {
+        until("/ready answers 200", 60, || {
             (self.ready() == Some(200)).then_some(())
         });
     }

@@ -129,7 +129,7 @@ impl Scene {
     /// All records of topic `order`, once there are `count`.
     #[track_caller]
     pub fn wait_records(&self, count: usize) -> Vec<Record> {
-        self.kafka.wait(&self.topic("order"), count, 30)
+        self.kafka.wait(&self.topic("order"), count, 60)
     }
 
     /// The slot has passed everything, and everything committed is in Kafka as promised; at least so many events.
