@@ -11,6 +11,7 @@ mod frames;
 mod inquirer;
 mod letters;
 mod limits;
+mod orphan;
 mod pace;
 mod rate;
 mod replay;
@@ -200,6 +201,7 @@ impl Relay {
             vouched: now,
             checked_received: Lsn::ZERO,
             check_now: true,
+            orphaned: None,
             turned: now,
             heard: now,
             reported: now,
@@ -263,7 +265,8 @@ impl Relay {
         watch: &mut Watch,
     ) -> Result<(), Failure> {
         self.notice_pause(session);
-        if let Some(frame) = session.held.take() {
+        self.alternate(session);
+        if let Some(frame) = session.held.take_if(|_| self.may_open(session.orphaned)) {
             self.on_data(session, frame)?;
         }
         self.send();
@@ -305,6 +308,7 @@ impl Relay {
             && self.sender.poison().is_none()
             && !self.sender.parking.pauses_reading()
             && session.server_stopping.is_none()
+            && self.may_open(session.orphaned)
             && !stopped
     }
 
@@ -319,6 +323,7 @@ impl Relay {
                 silence.as_secs()
             )));
         }
+        self.give_up_orphan(session)?;
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
             let covered = self.ledger.frontier() >= self.ledger.ceiling();

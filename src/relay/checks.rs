@@ -52,9 +52,10 @@ impl Relay {
             Answer::Fine(facts) => {
                 if let Some(asked) = asked {
                     self.verify_ours(session, &facts)?;
+                    self.notice_orphan(session, &facts);
                     self.ledger.raise_ceiling(asked.boundary);
                     self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
-                    self.sender.suspend(false);
+                    self.sender.suspend(self.reads_what_is_left(session));
                     session.vouched = session.checked;
                     let slot = facts.slot.as_ref();
                     session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
@@ -105,12 +106,10 @@ impl Relay {
         facts: &SlotFacts,
     ) -> Result<(), Failure> {
         let pid = facts.slot.as_ref().and_then(|slot| slot.active_pid);
-        if pid != Some(session.start.pid) {
-            // Its end shows only behind all that it had sent, which may be much.
+        if let Some(pid) = pid.filter(|pid| *pid != session.start.pid) {
             return Err(Failure::Passing(anyhow!(
-                "slot {} is read by {}; our connection is gone",
+                "slot {} is read by another connection (pid {pid}); ours is gone",
                 self.config.postgres.slot,
-                pid.map_or("nobody".into(), |pid| format!("pid {pid}")),
             )));
         }
         let epoch = facts.record.as_ref().and_then(|record| record.epoch);
@@ -136,14 +135,15 @@ impl Relay {
             // Each look also shows how far the slot is.
             Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
             None => {
-                let wanted = self.ledger.wants_check()
-                    || self.is_held_by_reserve()
-                    || self.sender.is_suspended();
+                let wanted = self.ledger.wants_check() || self.is_held_by_reserve();
                 (wanted && since >= self.config.postgres.status_interval)
                     || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
             }
         };
-        if !(session.check_now || due || since >= IDLE_CHECK) {
+        // Rows wait for it; a short `wal_sender_timeout` shortens this interval, too.
+        let suspended = (self.sender.is_suspended() && since >= session.status_interval)
+            || (self.wants_to_send_what_is_left(session) && since >= PROGRESS_REPORTS);
+        if !(session.check_now || due || suspended || since >= IDLE_CHECK) {
             return;
         }
         let note = Note {

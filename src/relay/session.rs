@@ -62,6 +62,8 @@ pub struct Session<S> {
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.
     pub server_stopping: Option<Instant>,
+    /// Since when what the ended connection left behind is read, or the rows of it are sent.
+    pub orphaned: Option<Instant>,
     /// When the loop last turned: a long gap means that the process was paused.
     pub turned: Instant,
     pub ending: Option<Ending>,
