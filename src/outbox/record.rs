@@ -138,7 +138,8 @@ impl Mapper {
         key(row, &mut self.key)
     }
 
-    /// The name of the row's topic.
+    /// The name of the row's topic. Also of a row that no record can be made of, if it has the topic's
+    /// columns.
     pub fn topic(&mut self, row: &OutboxRow<'_>) -> Result<&str, Unmappable> {
         self.render_topic(row)?;
         Ok(&self.topic)
@@ -184,7 +185,8 @@ impl Mapper {
             let context = std::str::from_utf8(context).map_err(|_| {
                 Unmappable::new("tracing_context", "the tracing column's text is not UTF-8")
             })?;
-            tracing_context::spread(context, headers);
+            let is_built_in = |name: &[u8]| mapping.is_built_in(name);
+            self.dropped_headers += tracing_context::spread(context, headers, is_built_in);
         }
         if let Some(json) = row.role(Role::Headers)? {
             self.dropped_headers += headers.spread(json, |name| mapping.is_built_in(name))?;
@@ -194,6 +196,11 @@ impl Mapper {
 
     fn render_topic(&mut self, row: &OutboxRow<'_>) -> Result<(), Unmappable> {
         self.topic.clear();
+        if let Some(fault) = &row.shape.fault
+            && row.shape.topic.len() < row.shape.mapping.route.template.parts().len()
+        {
+            return Err(fault.clone());
+        }
         let rewrite = row.shape.mapping.route.rewrite.as_ref();
         let to = match rewrite {
             None => &mut self.topic,

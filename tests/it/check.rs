@@ -291,6 +291,25 @@ fn what_is_wrong_with_topics_is_named_with_what_mends_it() {
         "UPDATE outbox SET part = 0 WHERE event_id = '{event}'"
     ));
 
+    let settings = |additional: &str| {
+        format!(
+            "[[outbox]]\ntable = \"public.outbox\"\nmessages = true\ntopic = \"{}\"\nadditional = [{{ column = \"part\", placement = \"header\"{additional} }}]\n",
+            scene.topic("{aggregate_type}")
+        )
+    };
+    walpost.outbox(settings(""));
+    finds(
+        &walpost,
+        "table.messages",
+        "fail",
+        "has no column part",
+        "missing = \"ignore\"",
+    );
+    walpost.outbox(settings(", missing = \"ignore\""));
+    let found = check(&walpost, 0);
+    assert_eq!(wrong(&found), told(&[]));
+    assert!(message(&found, "table.messages", "public.outbox").contains("as its rows"));
+
     let order = scene.topic("order");
     let set = |settings: &[(&str, &str)]| scene.kafka.configure(&order, settings);
     set(&[("retention.ms", "3600000")]);
