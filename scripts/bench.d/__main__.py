@@ -7,7 +7,10 @@ import time
 from pathlib import Path
 
 import drain
+import latency
+import memory
 import report
+import unrelated
 from processes import busy
 from servers import Kafka, Postgres
 
@@ -33,16 +36,24 @@ def pair(text):
 
 def options():
     parser = argparse.ArgumentParser(prog="scripts/bench", add_help=False)
-    parser.add_argument("what", nargs="?", default="drain", choices=["drain"])
+    parser.add_argument("what", nargs="?", default="drain", choices=["drain", "latency", "memory", "unrelated"])
     parser.add_argument("--rows", type=above_zero, default=300_000)
     parser.add_argument("--payload", type=above_zero, default=320)
     parser.add_argument("--per-tx", type=sizes, default=["1", "100", "all"])
     parser.add_argument("--runs", type=above_zero, default=3)
     parser.add_argument("--peer", choices=["none", "pg_recvlogical", "debezium"], default="pg_recvlogical")
     parser.add_argument("--property", type=pair, action="append", default=[])
+    parser.add_argument("--rate", type=above_zero, default=1000)
+    parser.add_argument("--seconds", type=above_zero, default=15)
+    parser.add_argument("--backlog", type=above_zero, default=10_000_000)
+    parser.add_argument("--stall", type=above_zero, default=60)
+    parser.add_argument("--transactions", type=above_zero, default=200_000)
     parser.add_argument("--json")
     parser.add_argument("--plot")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.plot and given.what != "drain":
+        parser.error("--plot shows drains alone")
+    return given
 
 
 class Bench:
@@ -76,8 +87,14 @@ class Bench:
 
 def main():
     bench = Bench(options())
-    drain.run(bench)
-    report.drains(bench.result)
+    run, table = {
+        "drain": (drain.run, report.drains),
+        "latency": (latency.run, latency.table),
+        "memory": (memory.run, memory.table),
+        "unrelated": (unrelated.run, unrelated.table),
+    }[bench.options.what]
+    run(bench)
+    table(bench.result)
     if bench.options.json:
         report.save(bench.result, bench.options.json)
     if bench.options.plot:
