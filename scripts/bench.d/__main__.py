@@ -11,7 +11,7 @@ import latency
 import memory
 import report
 import unrelated
-from processes import busy
+from processes import busy, having
 from servers import Kafka, Postgres
 
 
@@ -64,6 +64,9 @@ class Bench:
         self.postgres.fresh()
         self.properties = dict(p.split("=", 1) for p in options.property)
         self.result = {"what": options.what} | report.about(self)
+
+    def broker(self):
+        return having(os.environ["BENCH_BROKER"])
 
     def say(self, text):
         print(text, file=sys.stderr, flush=True)

@@ -5,19 +5,15 @@ import subprocess
 import time
 
 import debezium
-from processes import Stopwatch, Watched, java
+from processes import Stopwatch, Watched
 from publisher import Walpost
 
 REFERENCE_SLOT = "reference"
 
 
-def broker_pid():
-    return java(os.environ["BENCH_BROKER"])
-
-
 def ours(bench, walpost, topic, rows, end):
     """From the start of the process to the broker's last acknowledgement."""
-    watch, sender = Stopwatch(broker_pid()), Watched(bench.postgres, walpost.slot)
+    watch, sender = Stopwatch(bench.broker()), Watched(bench.postgres, walpost.slot)
     walpost.start()
     walpost.wait(lambda: walpost.published() > 0, every=0.005)
     first = watch.seconds()
@@ -35,7 +31,7 @@ def ours(bench, walpost, topic, rows, end):
 
 def recvlogical(bench, slot, end):
     """PostgreSQL's own client, which throws away what it reads."""
-    watch, sender = Stopwatch(broker_pid()), Watched(bench.postgres, slot)
+    watch, sender = Stopwatch(bench.broker()), Watched(bench.postgres, slot)
     p = bench.postgres.parts
     before = os.times()
     done = subprocess.run(

@@ -4,7 +4,6 @@ import os
 import signal
 import time
 
-from drain import broker_pid
 from publisher import Walpost
 
 SMALL, LARGE_TRANSACTION, STALLED = 100_000, 1_000_000, 300_000
@@ -23,7 +22,7 @@ def peak(bench, name, rows, per_tx, stall=0):
     walpost.start()
     if stall:
         walpost.wait(lambda: walpost.published() > 0, every=0.005)
-        broker = broker_pid()
+        broker = bench.broker()
         os.kill(broker, signal.SIGSTOP)
         try:
             time.sleep(stall)

@@ -44,11 +44,11 @@ def busy():
     return (user + nice + system + irq + soft) / TICKS
 
 
-def java(pattern):
+def having(argument):
     """The process that has this argument."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if pattern.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+            if argument.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
                 return int(folder.name)
         except OSError:
             continue

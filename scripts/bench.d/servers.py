@@ -106,6 +106,7 @@ class Kafka:
     def __init__(self):
         self.brokers = os.environ["KAFKA_BROKERS"]
         self.admin = AdminClient({"bootstrap.servers": self.brokers})
+        self.reader = Consumer({"bootstrap.servers": self.brokers, "group.id": "bench"})
 
     def make(self, topic, partitions=8):
         self.admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
@@ -116,12 +117,8 @@ class Kafka:
 
     def count(self, topic):
         """How many records the topic holds, by its offsets."""
-        consumer = Consumer({"bootstrap.servers": self.brokers, "group.id": "bench"})
-        try:
-            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
-            return sum(consumer.get_watermark_offsets(TopicPartition(topic, p), 10)[1] for p in partitions)
-        finally:
-            consumer.close()
+        partitions = self.reader.list_topics(topic, 10).topics[topic].partitions
+        return sum(self.reader.get_watermark_offsets(TopicPartition(topic, p), 10)[1] for p in partitions)
 
     def drop(self, topic):
         self.admin.delete_topics([topic])[topic].result(30)

@@ -2,7 +2,7 @@
 
 from processes import Stopwatch, Watched
 from publisher import Walpost
-from drain import broker_pid, recvlogical
+from drain import recvlogical
 import report
 
 # Three updates and an insert, as in TPC-B.
@@ -43,7 +43,7 @@ def run(bench):
         bench.quiet()
         results["peer"].append(recvlogical(bench, f"copy_{n}", end))
         bench.quiet()
-        watch, sender = Stopwatch(broker_pid()), Watched(postgres, walpost.slot)
+        watch, sender = Stopwatch(bench.broker()), Watched(postgres, walpost.slot)
         walpost.start()
         walpost.wait(lambda: postgres.reached(walpost.slot, near), every=0.05)
         results["ours"].append(watch.figures() | {"client_cpu": walpost.cpu(), "walsender_cpu": sender.end()})
