@@ -9,21 +9,24 @@ few=5000 many=25000
 
 # count_instructions PROGRAM NAME COUNT
 count_instructions() {
-  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1 | sed -n 's/.*Collected : *\([0-9]*\).*/\1/p'
+  local said
+  said=$(valgrind --tool=callgrind --callgrind-out-file=/dev/null "$@" 2>&1) || die "$2 failed under valgrind: $said"
+  sed -n 's/.*Collected : *\([0-9]*\).*/\1/p' <<< "$said"
 }
 
 # The table's lines: name, what, instructions.
 count_all() {
-  local program=$1 name
+  local program=$1 name long short
   for name in parse map ledger; do
-    printf '| %s | %s | %s |\n' "$name" "$(what_is "$name")" \
-      "$((($(count_instructions "$program" "$name" $many) - $(count_instructions "$program" "$name" $few)) / (many - few)))"
+    long=$(count_instructions "$program" "$name" $many) || exit
+    short=$(count_instructions "$program" "$name" $few) || exit
+    printf '| %s | %s | %s |\n' "$name" "$(what_is "$name")" $(((long - short) / (many - few)))
   done
 }
 
 what_is() {
   case $1 in
-    parse) echo "a frame of the stream to a change and its eight values" ;;
+    parse) echo "a frame of the stream to a change and its ten values" ;;
     map) echo "a row to a record: topic, key, headers, timestamp, value" ;;
     ledger) echo "a transaction of one row: opened, enqueued, settled, confirmed" ;;
   esac
@@ -57,7 +60,7 @@ instructions() {
   say "building with cargo, which takes some minutes the first time"
   program=$(cargo build --locked --release --bench instructions --message-format json --manifest-path "$root/Cargo.toml" |
     sed -n 's/.*"executable":"\([^"]*instructions-[^"]*\)".*/\1/p' | tail -n 1)
-  lines=$(count_all "$program")
+  lines=$(count_all "$program") || exit
   printf '%s\n' "$lines"
   if [ -n "$1" ]; then note_instructions <<< "$lines"; else compare_instructions <<< "$lines"; fi
 }

@@ -19,15 +19,17 @@ use walpost::{
 };
 
 /// Columns of the table that `walpost init --create-table` makes, their types, and a row.
-const ROW: [(&str, u32, &str); 8] = [
+const ROW: [(&str, u32, &str); 10] = [
     ("seq", 20, "123456"),
     ("event_id", 2950, "0b5ce5c8-83a5-4f9c-9c47-1d0a3f1e2b44"),
     ("aggregate_type", 25, "order"),
     ("aggregate_id", 25, "31415"),
+    ("aggregate_version", 20, "7"),
     ("event_type", 25, "OrderCreated"),
+    ("schema_version", 23, "1"),
     ("payload", 3802, PAYLOAD),
     ("headers", 3802, r#"{"source": "shop", "tenant": "7"}"#),
-    ("created_at", 1184, "2026-01-02 03:04:05.678901+00"),
+    ("occurred_at", 1184, "2026-01-02 03:04:05.678901+00"),
 ];
 
 /// 320 bytes.
