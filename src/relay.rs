@@ -49,7 +49,10 @@ pub use self::{
 };
 use crate::{
     config::Config,
-    dead_letters::{clerk::Clerk, copies::Copies},
+    dead_letters::{
+        clerk::{self, Clerk},
+        copies::Copies,
+    },
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
@@ -201,6 +204,7 @@ impl Relay {
             vouched: now,
             checked_received: Lsn::ZERO,
             check_now: true,
+            superseded: None,
             orphaned: None,
             turned: now,
             heard: now,
@@ -246,7 +250,10 @@ impl Relay {
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
                 limit = self.limits.answered() => self.on_limit(limit),
-                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => match done {
+                    Err(clerk::Trouble::Fenced) => self.superseded(session),
+                    done => self.on_clerk(done)?,
+                },
                 _ = ticks.tick() => self.on_tick(session)?,
                 event = session.stream.next(reading), if session.broken.is_none() => {
                     let done = event.and_then(|event| self.on_events(session, event));

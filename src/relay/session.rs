@@ -50,6 +50,8 @@ pub struct Session<S> {
     /// The newest position then.
     pub checked_received: Lsn,
     pub check_now: bool,
+    /// Since when it is known that another publisher has the next epoch.
+    pub superseded: Option<Instant>,
     /// When the server last said anything.
     pub heard: Instant,
     /// When the last status was sent, and what it confirmed.

@@ -286,7 +286,7 @@ impl<P: Enqueue> Sender<P> {
         self.park(ledger, seq, Some(fault), partition)
     }
 
-    /// Nothing from this row on is sent.
+    /// Nothing more is sent from this row on.
     pub(super) fn stops_at(
         &mut self,
         ledger: &Ledger,
