@@ -80,6 +80,19 @@ impl fmt::Display for Position {
     }
 }
 
+impl FromStr for Position {
+    type Err = InvalidLsn;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLsn> {
+        let invalid = || InvalidLsn(text.to_owned());
+        let (commit, ordinal) = text.split_once(':').ok_or_else(invalid)?;
+        Ok(Position {
+            commit: commit.parse()?,
+            ordinal: ordinal.parse().map_err(|_| invalid())?,
+        })
+    }
+}
+
 /// A moment as PostgreSQL's protocols carry it: microseconds since 2000-01-01 00:00:00 UTC.
 /// <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

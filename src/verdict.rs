@@ -278,12 +278,13 @@ impl Verdict {
         // Rows that were read from the table come when they come, between live ones.
         let (streamed, reread): (Vec<&Sight>, Vec<&Sight>) =
             sights.iter().partition(|s| s.record.position.is_some());
-        self.judge_stream(&of, &streamed);
+        self.judge_stream(&of, &streamed, &reread);
         self.judge_reread(&of, &reread);
     }
 
-    /// What the stream brought of a key, each event by its rank.
-    fn judge_stream(&mut self, of: &str, sights: &[&Sight]) {
+    /// What the stream brought of a key, each event by its rank. A stream that ended in the middle of
+    /// a repetition leaves it to the table's rows to say the last word.
+    fn judge_stream(&mut self, of: &str, sights: &[&Sight], reread: &[&Sight]) {
         let mut order = sights.to_vec();
         order.sort_by_key(|s| s.event.seq);
         order.dedup_by_key(|s| &s.event.id);
@@ -314,6 +315,9 @@ impl Verdict {
         }
         if let (Some(newest), Some(end)) = (order.last(), sights.last())
             && newest.event.id != end.event.id
+            && !reread
+                .iter()
+                .any(|s| s.record.offset > end.record.offset && s.event.seq >= newest.event.seq)
         {
             self.add(Fault::Stale, || {
                 format!("{of}newest is {newest}, but it ends with {end}")

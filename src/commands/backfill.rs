@@ -9,18 +9,23 @@ use std::{
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
+use rdkafka::Message as _;
 use tracing::info;
 
 use crate::{
     config::{Config, kafka::producer_settings},
     dead_letters::{clerk::Clerk, store::Owner},
     error::Exit,
-    kafka::{scan::Scan, settings},
+    kafka::{
+        scan::{self, Scan},
+        settings,
+    },
     lsn::Lsn,
     metrics::Metrics,
     outbox::{
+        arrivals::Arrivals,
         event_ids::EventIds,
-        mapping::{Mapping, mappings},
+        mapping::{Mapping, WAL_POSITION, mappings},
         moment::own_time,
         record::Mapper,
         row::{OutboxRow, Reread},
@@ -60,7 +65,8 @@ pub struct Backfill {
 pub struct Survey {
     /// Rows that the table holds.
     pub rows: u64,
-    /// Events of them that the topics have.
+    /// Events of them that the topics have, but for those that older events of their key came
+    /// behind: an old one must not be the last word on its key.
     pub published: EventIds,
     /// Rows with such an event.
     pub known: u64,
@@ -229,11 +235,22 @@ impl Backfill {
             let mut scan = Scan::new(&settings, self.shutdown.requested.clone())
                 .map_err(|error| stop!(Exit::Usage, "kafka.properties: {error}"))?;
             for topic in &topics {
-                scan.topic(topic, since_ms, header, |id| {
-                    if wanted.contains(id) {
-                        found.insert(id);
+                let mut arrivals = Arrivals::of(wanted);
+                scan.topic(topic, since_ms, |record| {
+                    if let Some(id) = scan::header(record, header) {
+                        let position = scan::header(record, WAL_POSITION);
+                        arrivals.next(record.key(), id, position);
                     }
                 })?;
+                let (published, behind) = arrivals.published();
+                if behind > 0 {
+                    info!(
+                        topic,
+                        events = behind,
+                        "older events came behind them: publishing them once more"
+                    );
+                }
+                found.extend(published);
             }
             // Ending a client waits for brokers that may be gone.
             std::thread::spawn(move || drop(scan));

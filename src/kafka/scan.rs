@@ -11,7 +11,7 @@ use rdkafka::{
     config::RDKafkaLogLevel,
     consumer::{BaseConsumer, Consumer as _, ConsumerContext},
     error::{KafkaError, KafkaResult},
-    message::Headers as _,
+    message::{BorrowedMessage, Headers as _},
     types::RDKafkaErrorCode as Code,
 };
 use tokio_util::sync::CancellationToken;
@@ -67,15 +67,14 @@ impl Scan {
         })
     }
 
-    /// Every value of the header, in all records of the topic with a timestamp of `since` (in
+    /// All records of the topic with a timestamp of `since` (in
     /// milliseconds since 1970) and in those behind the first of them. Waits without limit for
     /// brokers that cannot be reached. A topic that doesn't exist has none.
     pub fn topic(
         &mut self,
         topic: &str,
         since: Option<i64>,
-        header: &str,
-        mut seen: impl FnMut(&[u8]),
+        mut seen: impl FnMut(&BorrowedMessage<'_>),
     ) -> Result<(), Stop> {
         let mut open = self.bounds(topic, since)?;
         if open.is_empty() {
@@ -99,11 +98,7 @@ impl Scan {
                     continue;
                 }
                 Some(Ok(record)) => {
-                    let headers = record.headers().into_iter().flat_map(|h| h.iter());
-                    headers
-                        .filter(|found| found.key == header)
-                        .filter_map(|found| found.value)
-                        .for_each(&mut seen);
+                    seen(&record);
                     let end = open.get(&record.partition()).map(|(_, end)| *end);
                     // Records that others write meanwhile don't keep us.
                     let last = end.is_some_and(|end| record.offset() + 1 >= end);
@@ -214,6 +209,12 @@ impl Scan {
             false => Ok(()),
         }
     }
+}
+
+/// The first value of the header.
+pub fn header<'a>(record: &'a BorrowedMessage<'_>, name: &str) -> Option<&'a [u8]> {
+    let mut headers = record.headers()?.iter();
+    headers.find(|found| found.key == name)?.value
 }
 
 /// What waiting can't mend.

@@ -5,11 +5,14 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
 };
 
+/// What is remembered of an id.
+pub(super) type Digest = (u64, u64);
+
 /// Remembers 128 bits of each id, made with keys of this process: two different ids are taken for
 /// one with a chance of about 1 in 10^20 for a billion of them.
 #[derive(Default)]
 pub struct EventIds {
-    ids: HashSet<(u64, u64)>,
+    ids: HashSet<Digest>,
     keys: (RandomState, RandomState),
 }
 
@@ -22,7 +25,7 @@ impl EventIds {
         }
     }
 
-    fn digest(&self, id: &[u8]) -> (u64, u64) {
+    pub(super) fn digest(&self, id: &[u8]) -> Digest {
         let one = |keys: &RandomState| {
             let mut hasher = keys.build_hasher();
             hasher.write(id);
@@ -34,6 +37,16 @@ impl EventIds {
     /// `false` when it was there.
     pub fn insert(&mut self, id: &[u8]) -> bool {
         self.ids.insert(self.digest(id))
+    }
+
+    /// A digest of this set, or of one that it is like.
+    pub(super) fn add(&mut self, digest: Digest) {
+        self.ids.insert(digest);
+    }
+
+    /// Takes in all of another set that this one is like.
+    pub fn extend(&mut self, other: EventIds) {
+        self.ids.extend(other.ids);
     }
 
     pub fn contains(&self, id: &[u8]) -> bool {

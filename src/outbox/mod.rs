@@ -1,5 +1,6 @@
 //! The outbox tables and what becomes of their rows. This folder knows neither server.
 
+pub mod arrivals;
 pub mod cloudevents;
 pub mod envelope;
 pub mod event_ids;

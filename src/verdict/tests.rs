@@ -182,6 +182,11 @@ fn rows_of_the_table_come_between_in_their_own_order() {
         judged(&[reread(2), live(1), live(2), reread(3), live(4)]),
         []
     );
+    // A stream that ended in a repetition: the table has the last word.
+    let cut = [1, 2, 3, 4, 1].map(live);
+    let mended = |to| [cut.to_vec(), (2..=to).map(reread).collect()].concat();
+    assert_eq!(judged(&mended(4)), []);
+    assert_eq!(judged(&mended(3)), [(Fault::Stale, 1)]);
     assert_eq!(
         judged(&[live(1), reread(3), reread(2), live(4)]),
         [(Fault::OutOfOrder, 1)]

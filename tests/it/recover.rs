@@ -532,3 +532,83 @@ fn recover_publishes_what_a_changed_publication_left_out() {
     scene.insert("a", 1);
     scene.judge_once(5);
 }
+
+/// Rows 1 to 4 of key `K` were delivered and not confirmed. The next publisher repeated 1 and 2, then
+/// the slot was lost. With `mark` there is a mark behind 2, and the slot had passed it.
+fn old_events_are_never_the_last_word(mark: bool) {
+    let scene = Scene::new();
+    let mut walpost = scene.ready(1);
+    walpost
+        .set("outbox.on_poison", "stop")
+        .set("kafka.properties.compression.type", "none");
+    let mut run = scene.started(&walpost);
+    scene.insert("b", 1);
+    scene.wait_confirmed(60);
+    // Without a check no position moves.
+    let lock = Sql::new(scene.server.superuser(&scene.tag));
+    lock.run("BEGIN; LOCK TABLE walpost.slot");
+    scene.insert("K", 2);
+    if mark {
+        scene.sql.run(
+            "INSERT INTO walpost.mark (lsn, xid, at)
+             SELECT pg_current_wal_insert_lsn(), pg_snapshot_xmin(pg_current_snapshot()), clock_timestamp()",
+        );
+        scene.insert("b", 1);
+    }
+    scene.sql.run(&scene.rows("K", 1, 30_000));
+    scene.insert("K", 1);
+    let rows = 5 + usize::from(mark);
+    scene.wait_records(rows);
+    run.kill();
+    lock.run("COMMIT");
+    until("the slot is free", 60, || {
+        scene.slot()?.active_pid.is_none().then_some(())
+    });
+    // Meanwhile the topic takes less: the third one is where the publisher stops.
+    let topic = scene.topic("order");
+    scene
+        .kafka
+        .configure(&topic, &[("max.message.bytes", "20000")]);
+    walpost.run_to_end().expect(5, &["too large"]);
+    assert_eq!(seqs(&scene, "K"), [1, 2, 3, 4, 1, 2]);
+    scene.drop_slot();
+    scene
+        .kafka
+        .configure(&topic, &[("max.message.bytes", "1000000")]);
+
+    walpost
+        .command(&["recover", "--dry-run"])
+        .expect(0, &["publish 2 rows"]);
+    walpost
+        .command(&["recover"])
+        .expect(0, &["published 2 rows", "older events came behind"]);
+    assert_eq!(seqs(&scene, "K"), [1, 2, 3, 4, 1, 2, 3, 4]);
+    let _run = scene.started(&walpost);
+    scene.insert("b", 1);
+    scene.judge(rows + 1);
+}
+
+/// The `seq` of each record of the key, in the topic's order.
+fn seqs(scene: &Scene, key: &str) -> Vec<u64> {
+    let seq = |record: &Record| {
+        record.arrived().value.and_then(|value| {
+            let value: serde_json::Value = serde_json::from_slice(&value).ok()?;
+            value["seq"].as_u64()
+        })
+    };
+    let records = scene.records();
+    let of_key = records
+        .iter()
+        .filter(|record| record.key.as_deref() == Some(key.as_bytes()));
+    of_key.filter_map(seq).collect()
+}
+
+#[test]
+fn a_slot_lost_in_the_middle_of_a_repetition_leaves_no_old_event_as_the_last_word() {
+    old_events_are_never_the_last_word(false);
+}
+
+#[test]
+fn a_slot_lost_in_the_middle_of_a_repetition_behind_a_mark_leaves_no_old_event_as_the_last_word() {
+    old_events_are_never_the_last_word(true);
+}

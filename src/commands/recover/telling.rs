@@ -21,7 +21,7 @@ pub(super) struct Recovered<'a> {
     since: Option<Since>,
     /// Rows of the table that were looked at.
     rows: Option<u64>,
-    /// Those whose event was in its topic already.
+    /// Those whose event was in its topic already, and not behind an older one of its key.
     rows_in_topics: Option<u64>,
     /// Those that were published, or with `--dry-run` would be; with `--accept-gap`, at most so
     /// many are left out.
