@@ -11,6 +11,7 @@ mod frames;
 mod inquirer;
 mod letters;
 mod limits;
+mod orphan;
 mod pace;
 mod rate;
 mod replay;
@@ -48,7 +49,10 @@ pub use self::{
 };
 use crate::{
     config::Config,
-    dead_letters::{clerk::Clerk, copies::Copies},
+    dead_letters::{
+        clerk::{self, Clerk},
+        copies::Copies,
+    },
     error::{Exit, Failure},
     kafka::{
         context::{Deliveries, Settled, Source},
@@ -200,6 +204,8 @@ impl Relay {
             vouched: now,
             checked_received: Lsn::ZERO,
             check_now: true,
+            superseded: None,
+            orphaned: None,
             turned: now,
             heard: now,
             reported: now,
@@ -244,7 +250,10 @@ impl Relay {
                 made = self.factory.made() => self.on_producer(made),
                 replies = self.inquirer.replies() => self.on_replies(replies),
                 limit = self.limits.answered() => self.on_limit(limit),
-                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => self.on_clerk(done)?,
+                done = self.letters.clerk.answer(), if !self.letters.clerk.is_free() => match done {
+                    Err(clerk::Trouble::Fenced) => self.superseded(session),
+                    done => self.on_clerk(done)?,
+                },
                 _ = ticks.tick() => self.on_tick(session)?,
                 event = session.stream.next(reading), if session.broken.is_none() => {
                     let done = event.and_then(|event| self.on_events(session, event));
@@ -263,7 +272,8 @@ impl Relay {
         watch: &mut Watch,
     ) -> Result<(), Failure> {
         self.notice_pause(session);
-        if let Some(frame) = session.held.take() {
+        self.alternate(session);
+        if let Some(frame) = session.held.take_if(|_| self.may_open(session.orphaned)) {
             self.on_data(session, frame)?;
         }
         self.send();
@@ -305,6 +315,7 @@ impl Relay {
             && self.sender.poison().is_none()
             && !self.sender.parking.pauses_reading()
             && session.server_stopping.is_none()
+            && self.may_open(session.orphaned)
             && !stopped
     }
 
@@ -319,6 +330,7 @@ impl Relay {
                 silence.as_secs()
             )));
         }
+        self.give_up_orphan(session)?;
         if let Some(since) = session.server_stopping {
             // What the last check covers may still be confirmed; the rest is sent again.
             let covered = self.ledger.frontier() >= self.ledger.ceiling();

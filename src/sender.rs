@@ -134,7 +134,8 @@ pub struct Sender<P> {
     /// Records that the main producer has not reported, those of older streams included.
     in_main: usize,
     cursor: Seq,
-    /// The oldest row known to be undeliverable: nothing from it on is sent.
+    /// The oldest row known to be undeliverable: from now on nothing from it on is sent. Rows behind
+    /// it that were on their way already, of other keys, may have arrived; they come again.
     poison: Option<Poison>,
     /// The newest row of a batch that was refused for its size.
     oversized: Option<Seq>,

@@ -51,10 +51,13 @@ impl Relay {
         match answer {
             Answer::Fine(facts) => {
                 if let Some(asked) = asked {
-                    self.verify_ours(session, &facts)?;
+                    if !self.is_ours(session, &facts)? {
+                        return Ok(());
+                    }
+                    self.notice_orphan(session, &facts);
                     self.ledger.raise_ceiling(asked.boundary);
                     self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
-                    self.sender.suspend(false);
+                    self.sender.suspend(self.reads_what_is_left(session));
                     session.vouched = session.checked;
                     let slot = facts.slot.as_ref();
                     session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
@@ -91,40 +94,60 @@ impl Relay {
                     );
                     session.server_stopping = Some(Instant::now());
                     // Nothing more is read; what was may be settled yet.
-                    self.sender.suspend(false);
+                    self.sender.suspend(session.superseded.is_some());
                 }
                 Ok(())
             }
         }
     }
 
-    /// The slot is read by our own connection, in our epoch.
-    pub(super) fn verify_ours<S>(
-        &self,
-        session: &Session<S>,
-        facts: &SlotFacts,
-    ) -> Result<(), Failure> {
+    /// The slot is read in our epoch, by our own connection or by nobody. A connection that is gone
+    /// took the locks with it: whoever has them now may publish, and we start again, behind him.
+    /// Only one who took the slot while our connection holds them broke the rules, and ends us.
+    /// `false`: nothing is known yet.
+    fn is_ours<S>(&mut self, session: &mut Session<S>, facts: &SlotFacts) -> Result<bool, Failure> {
+        let slot = &self.config.postgres.slot;
         let pid = facts.slot.as_ref().and_then(|slot| slot.active_pid);
-        if pid != Some(session.start.pid) {
-            // Its end shows only behind all that it had sent, which may be much.
+        if let Some(pid) = pid.filter(|pid| *pid != session.start.pid) {
             return Err(Failure::Passing(anyhow!(
-                "slot {} is read by {}; our connection is gone",
-                self.config.postgres.slot,
-                pid.map_or("nobody".into(), |pid| format!("pid {pid}")),
+                "slot {slot} is read by another connection (pid {pid}); ours is gone"
             )));
         }
         let epoch = facts.record.as_ref().and_then(|record| record.epoch);
-        if epoch != Some(session.start.epoch) {
-            return Err(stop!(
-                Exit::Error,
-                "fenced: another publisher took slot {} over (epoch {}, ours is {})",
-                self.config.postgres.slot,
-                epoch.map_or("unknown".into(), |e| e.to_string()),
-                session.start.epoch,
-            )
-            .into());
+        if epoch == Some(session.start.epoch) && session.superseded.is_none() {
+            return Ok(true);
         }
-        Ok(())
+        if pid.is_none() {
+            return Err(Failure::Passing(anyhow!(
+                "another publisher took slot {slot} over; our connection is gone"
+            )));
+        }
+        // A connection that ends gives its locks back a moment before the slot: looked at twice.
+        if session
+            .superseded
+            .is_none_or(|since| session.checked <= since)
+        {
+            self.superseded(session);
+            return Ok(false);
+        }
+        Err(stop!(
+            Exit::Error,
+            "fenced: another publisher took slot {slot} over (epoch {}, ours is {}) although our connection (pid {}) holds its lock. \
+             Somebody else writes to walpost.slot; nothing more is sent, confirmed or dead-lettered",
+            epoch.map_or("unknown".into(), |e| e.to_string()),
+            session.start.epoch,
+            session.start.pid,
+        )
+        .into())
+    }
+
+    /// Another publisher has the next epoch: nothing is sent or written any more. The next check
+    /// says whether our connection is gone.
+    pub(super) fn superseded<S>(&mut self, session: &mut Session<S>) {
+        session.superseded.get_or_insert_with(Instant::now);
+        session.check_now = true;
+        self.sender.suspend(true);
+        self.letters.disown();
     }
 
     pub(super) fn ask_check<S>(&mut self, session: &mut Session<S>, watch: &mut Watch) {
@@ -136,14 +159,15 @@ impl Relay {
             // Each look also shows how far the slot is.
             Some(ending) => ending.stage == Stage::Confirming && since >= PROGRESS_REPORTS,
             None => {
-                let wanted = self.ledger.wants_check()
-                    || self.is_held_by_reserve()
-                    || self.sender.is_suspended();
+                let wanted = self.ledger.wants_check() || self.is_held_by_reserve();
                 (wanted && since >= self.config.postgres.status_interval)
                     || (self.ledger.received() > session.checked_received && since >= TRAFFIC_CHECK)
             }
         };
-        if !(session.check_now || due || since >= IDLE_CHECK) {
+        // Rows wait for it; a short `wal_sender_timeout` shortens this interval, too.
+        let suspended = (self.sender.is_suspended() && since >= session.status_interval)
+            || (self.wants_to_send_what_is_left(session) && since >= PROGRESS_REPORTS);
+        if !(session.check_now || due || suspended || since >= IDLE_CHECK) {
             return;
         }
         let note = Note {

@@ -20,7 +20,7 @@ use crate::{
 pub enum Why {
     /// SIGTERM or SIGINT.
     Signal,
-    /// A row that can never be delivered: nothing from it on is sent.
+    /// A row that can never be delivered: nothing more is sent from it on.
     Poison,
     /// A transaction that the server cannot decode: nothing comes any more.
     Undecodable,

@@ -124,6 +124,11 @@ impl Letters {
         self.look
     }
 
+    /// The slot is another's: nothing more is ordered.
+    pub(super) fn disown(&mut self) {
+        self.owner = None;
+    }
+
     fn order(&mut self, doing: Doing, order: Order) {
         if let Some(owner) = self.owner.clone() {
             self.doing = doing;
@@ -150,7 +155,11 @@ impl Relay {
             Err(Trouble::Passing(error, _)) => Err(Failure::Passing(
                 error.context("cannot read walpost.dead_letter"),
             )),
-            Err(Trouble::Fenced) => Err(self.fenced()),
+            // Our locks went with a connection whose end is not seen yet.
+            Err(Trouble::Fenced) => Err(Failure::Passing(anyhow::anyhow!(
+                "another publisher took slot {} over before it was read",
+                self.config.postgres.slot
+            ))),
         }
     }
 

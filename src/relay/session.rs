@@ -50,6 +50,8 @@ pub struct Session<S> {
     /// The newest position then.
     pub checked_received: Lsn,
     pub check_now: bool,
+    /// Since when it is known that another publisher has the next epoch.
+    pub superseded: Option<Instant>,
     /// When the server last said anything.
     pub heard: Instant,
     /// When the last status was sent, and what it confirmed.
@@ -62,6 +64,8 @@ pub struct Session<S> {
     pub stands: Option<Lsn>,
     /// Since when the server refuses connections.
     pub server_stopping: Option<Instant>,
+    /// Since when what the ended connection left behind is read, or the rows of it are sent.
+    pub orphaned: Option<Instant>,
     /// When the loop last turned: a long gap means that the process was paused.
     pub turned: Instant,
     pub ending: Option<Ending>,

@@ -30,6 +30,9 @@ impl Relay {
         }
         session.ending = Some(Ending::undecodable(self.config.delivery.shutdown_grace));
         session.broken = Some(failure);
+        // Nothing more is read; what was may go once a check allows it.
+        session.orphaned = None;
+        session.check_now = true;
         Ok(())
     }
 

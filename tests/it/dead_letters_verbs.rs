@@ -354,7 +354,7 @@ fn a_verb_takes_what_it_can_act_on_and_tells_what_it_refuses() {
 
     // Each deed wakes the publisher up; the message names the letter and orders nothing.
     let messages = format!(
-        "SELECT convert_from(substr(data, strpos_from), 'UTF8') FROM (SELECT data, position('\\x7b'::bytea in data) AS strpos_from
+        "SELECT convert_from(substr(data, strpos_from), 'UTF8') FROM (SELECT data, position('\\x7b2276'::bytea in data) AS strpos_from
            FROM pg_logical_slot_peek_binary_changes('{tag}', NULL, NULL, 'proto_version', '1', 'publication_names', '{tag}', 'messages', 'true')
            WHERE get_byte(data, 0) = ascii('M')) AS m",
         tag = scene.tag

@@ -235,6 +235,40 @@ fn a_time_too_far_ahead_for_the_broker_stops_it() {
     assert_eq!(scene.records().len(), 1);
 }
 
+#[test]
+fn rows_of_other_topics_that_were_on_their_way_come_again_in_order_after_the_stop() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[("max.message.bytes", "20000")]);
+    scene.create_topic("other", 1, &[]);
+    let mut walpost = scene.walpost();
+    walpost
+        .set("outbox.on_poison", "stop")
+        .set("kafka.properties.linger.ms", 50)
+        .set("kafka.properties.compression.type", "none");
+    walpost.init();
+    scene.observe();
+    let mut run = scene.started(&walpost);
+    scene.insert("K", 3);
+    scene.insert_row(&[("aggregate_type", "'other'"), ("aggregate_id", "'M'")]);
+    scene.wait_confirmed(60);
+    let other = scene.rows("L", 100, 20).replacen("'order'", "'other'", 1);
+    let (bad, behind) = (scene.rows("K", 1, 30_000), scene.rows("K", 50, 20));
+    let ids = scene
+        .sql
+        .column(&format!("BEGIN; {bad}; {other}; {behind}; COMMIT"));
+    run.expect_end(5, &[&ids[0]], 60);
+    assert_eq!(seqs(&scene), [1, 2, 3], "its own key waits");
+    let position = scene.positions()[&ids[0]];
+    assert!(scene.confirmed() <= position.commit, "the slot passed it");
+
+    scene
+        .kafka
+        .configure(&scene.topic("order"), &[("max.message.bytes", "1000000")]);
+    let _run = scene.started(&walpost);
+    let verdict = scene.judge(155);
+    assert!(verdict.repeats > 0, "nothing was on its way: {verdict}");
+}
+
 /// The `seq` of what is in topic `order`, in its order.
 fn seqs(scene: &Scene) -> Vec<u64> {
     let seq = |value: &[u8]| {
@@ -243,7 +277,8 @@ fn seqs(scene: &Scene) -> Vec<u64> {
             .expect("a number")
     };
     scene
-        .records()
+        .kafka
+        .read(&scene.topic("order"))
         .iter()
         .map(|r| seq(r.value.as_deref().expect("a value")))
         .collect()

@@ -2,7 +2,17 @@
 
 use serde_json::Value;
 
-use crate::harness::{Scene, always, kafka_server::Breakable, pass, proxy::Proxy, until};
+use crate::harness::{
+    Scene, Walpost, always,
+    kafka::Kafka,
+    kafka_server::Breakable,
+    load::{Kind, Load, Plan},
+    pass,
+    postgres::Cluster,
+    proxy::Proxy,
+    sql::Sql,
+    until,
+};
 
 #[test]
 fn a_second_run_waits_as_standby_and_takes_over() {
@@ -190,6 +200,168 @@ fn a_holder_whose_network_is_gone_loses_the_slot_in_time_and_does_no_more() {
     until("the first one waits", 60, || {
         (walpost.metric("walpost_role", "role=\"standby\"") == Some(1.0)).then_some(())
     });
+    first.assert_alive();
+    second.assert_alive();
+}
+
+/// Who publishes and who waits: the first of the two, then the other.
+fn roles(walpost: &Walpost, twin: &Walpost) -> Option<(Value, Value)> {
+    let role = |one: &Walpost| {
+        let (_, body) = one.get("/api/status")?;
+        let status: Value = serde_json::from_str(&body).expect("JSON");
+        Some(status["role"].clone())
+    };
+    Some((role(walpost)?, role(twin)?))
+}
+
+/// The publisher's connection ends and it does not hear of that. The standby takes the epoch, but
+/// cannot stream yet.
+fn a_lost_session_waits_behind_its_successor(poison: bool) {
+    // Its own server: the lock's transaction would keep everybody's slots from being made.
+    let cluster = Cluster::start("");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let proxy = Proxy::new(scene.server.socket_address());
+    let mut walpost = scene.ready(1);
+    let twin = walpost.twin();
+    walpost.set(
+        "postgres.url",
+        scene.server.url_at("127.0.0.1", proxy.port, &scene.tag),
+    );
+    let mut first = scene.started(&walpost);
+    scene.insert("a", 1);
+    scene.wait_confirmed(60);
+    let mut second = twin.start();
+    until("the twin is standby", 60, || {
+        (roles(&walpost, &twin)?.1 == "standby").then_some(())
+    });
+    // Nobody gets at the letters: the successor has the epoch, and no stream.
+    let lock = Sql::new(scene.server.superuser(&scene.tag));
+    lock.run("BEGIN; LOCK TABLE walpost.dead_letter");
+    if poison {
+        scene.insert_row(&[("headers", "'[]'")]);
+        until("it waits for its letter", 60, || {
+            (walpost.metric("walpost_in_flight_rows", "")? == 1.0).then_some(())
+        });
+    }
+    let epoch = "SELECT epoch FROM walpost.slot";
+    let before = scene.sql.number(epoch);
+    let walsender = scene.walsender();
+    proxy.swallow();
+    scene
+        .sql
+        .run(&format!("SELECT pg_terminate_backend({walsender})"));
+    until("the successor has the next epoch", 60, || {
+        (scene.sql.number(epoch) > before).then_some(())
+    });
+    // New connections work; the old ones stay silent for ever.
+    proxy.forward();
+    first.wait_says("took slot|read by another", 60);
+    lock.run("COMMIT");
+    scene.insert("a", 5);
+    let letters = "SELECT count(*) FROM walpost.dead_letter";
+    until("the poison is a letter", 60, || {
+        (scene.sql.number(letters) == i64::from(poison)).then_some(())
+    });
+    scene
+        .sql
+        .run("DELETE FROM public.outbox WHERE headers = '[]'");
+    scene.judge(6);
+    until("one publishes and one waits", 60, || {
+        first.assert_alive();
+        second.assert_alive();
+        let (one, other) = roles(&walpost, &twin)?;
+        (one != other && one != "none" && other != "none").then_some(())
+    });
+}
+
+#[test]
+fn a_publisher_whose_session_is_lost_waits_behind_its_successor() {
+    a_lost_session_waits_behind_its_successor(false);
+}
+
+#[test]
+fn a_publisher_whose_session_is_lost_waits_behind_its_successor_with_a_letter_to_write() {
+    a_lost_session_waits_behind_its_successor(true);
+}
+
+#[test]
+fn a_publisher_that_is_superseded_while_its_session_lives_ends_as_fenced() {
+    for poison in [false, true] {
+        let scene = Scene::new();
+        let walpost = scene.ready(1);
+        let mut run = scene.started(&walpost);
+        scene.insert("a", 1);
+        scene.wait_confirmed(60);
+        let confirmed = scene.confirmed();
+        let mut act = "BEGIN; UPDATE walpost.slot SET epoch = epoch + 1; ".to_owned();
+        if poison {
+            act += &format!("{}; ", scene.row(&[("headers", "'[]'")]));
+        }
+        let row = scene.row(&[("aggregate_id", "'b'")]);
+        scene.sql.run(&format!("{act}{row}; COMMIT"));
+        run.expect_end(1, &["fenced", &scene.tag, "epoch"], 60);
+        assert!(
+            scene
+                .sql
+                .rows("SELECT 1 FROM walpost.dead_letter")
+                .is_empty(),
+            "it wrote a letter of another's slot"
+        );
+        let before = scene
+            .sql
+            .number(&format!("SELECT pg_current_wal_lsn() - '{confirmed}'"));
+        assert!(
+            before > 0 && scene.slot().is_some_and(|slot| slot.lag > 0),
+            "it confirmed another's row"
+        );
+    }
+}
+
+#[test]
+fn two_publishers_outlive_crashes_of_postgresql_and_one_of_them_publishes() {
+    let mut cluster = Cluster::start("");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(3);
+    let mut first = scene.started(&walpost);
+    let twin = walpost.twin();
+    let mut second = twin.start();
+    let load = Load::start(
+        &scene,
+        &Plan {
+            pause: 10,
+            // A crash would leave prepared transactions behind, with the keys' locks.
+            kinds: &[Kind::Plain, Kind::Multi, Kind::Rollback, Kind::Savepoint],
+            ..Plan::default()
+        },
+    );
+    for round in 0..6 {
+        until("one publishes and one waits", 60, || {
+            first.assert_alive();
+            second.assert_alive();
+            let (one, other) = roles(&walpost, &twin)?;
+            (one != other && one != "none" && other != "none").then_some(())
+        });
+        pass(500);
+        match round % 3 {
+            // The postmaster ends all its processes and begins anew.
+            0 => cluster.signal(scene.walsender(), rustix::process::Signal::KILL),
+            1 => {
+                cluster.crash();
+                cluster.restart();
+            }
+            _ => {
+                cluster.kill();
+                cluster.restart();
+            }
+        }
+        until("streaming again", 60, || {
+            first.assert_alive();
+            second.assert_alive();
+            scene.slot()?.active_pid
+        });
+    }
+    load.stop();
+    println!("{}", scene.judge(100));
     first.assert_alive();
     second.assert_alive();
 }

@@ -141,8 +141,6 @@ impl<'a> Keeper<'a> {
             .table_was_missing
             .is_some_and(|until| Instant::now() < until);
         match code {
-            // It woke up while its successor was about to stream.
-            Some(1) => self.publishers.len() > 1 && log.contains("fenced"),
             Some(2) => saw_no_table && log.contains("does not exist"),
             _ => false,
         }
