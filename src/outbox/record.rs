@@ -15,7 +15,7 @@ use super::{
     prune::Pruner,
     relation::{Role, Slot},
     row::{Origin, OutboxRow, Reread, Unmappable},
-    template::is_valid_topic,
+    template::{TOPIC_NAMES, is_valid_topic},
     tracing_context,
 };
 use crate::{
@@ -232,10 +232,7 @@ impl Mapper {
         if is_valid_topic(&self.topic) {
             return Ok(());
         }
-        let text = format!(
-            "{:?} is no name for a topic: 1 to 249 letters, digits, dots, underscores and hyphens",
-            self.topic
-        );
+        let text = format!("{:?} is no name for a topic: {TOPIC_NAMES}", self.topic);
         Err(Unmappable::new("topic_invalid", text))
     }
 

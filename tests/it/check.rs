@@ -259,6 +259,15 @@ fn what_is_wrong_with_topics_is_named_with_what_mends_it() {
     scene.create_topic("missing", 1, &[]);
     assert_eq!(wrong(&check(&walpost, 0)), told(&[]));
 
+    for topic in ["no topic", "no topic.{aggregate_type}"] {
+        walpost.set("outbox.topic", topic);
+        let found = check(&walpost, 3);
+        let expected = told(&[("config.topic", "fail"), ("table.rows", "fail")]);
+        assert_eq!(wrong(&found), expected, "{topic}");
+        assert!(message(&found, "config.topic", "public.outbox").contains("1 to 249 letters"));
+    }
+    walpost.set("outbox.topic", scene.topic("{aggregate_type}"));
+
     let letters = scene.topic("letters");
     walpost.set("dead_letters.topic", letters.as_str());
     finds(&walpost, "kafka.topic", "fail", &letters, "--create");
