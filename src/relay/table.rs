@@ -28,7 +28,7 @@ pub struct Backfill<'a> {
     /// Events that the topics have already.
     pub except: &'a EventIds,
     pub reread: Reread,
-    /// Where the slot begins; rows are numbered from here.
+    /// Where the slot begins; rows are numbered right before.
     pub at: Lsn,
     /// How many were numbered before, of other tables.
     pub numbered: u64,
@@ -99,8 +99,10 @@ impl Relay {
     }
 
     fn open(&mut self, from: &Backfill<'_>, number: u64, tuple: Vec<u8>) {
+        // Before all of the stream to come: its first transaction may commit right where the slot
+        // begins, and a letter of each would then have the same place.
         let position = Position {
-            commit: from.at,
+            commit: Lsn::new(from.at.bytes().saturating_sub(1)),
             ordinal: u32::try_from(from.numbered + number).unwrap_or(u32::MAX),
         };
         let (origin, shape) = (Origin::Table(from.reread), from.shape.clone());

@@ -149,18 +149,31 @@ impl Evidence {
         // Not in the stream, by the publication's doing; of these, what the operator gave up.
         let left_out =
             |event: &&Committed| !streamed(event) && gaps.iter().any(|gap| is_in(event, gap));
-        let given_up = |event: &&Committed| {
+        // Nobody owes them. A later `recover` that looks back so far publishes them all the same,
+        // behind what came meanwhile.
+        let is_accepted = |event: &&Committed| {
             let mut accepted = gaps.iter().filter(|gap| gap.is_accepted);
-            let is_accepted = !streamed(event) && accepted.any(|gap| is_in(event, gap));
-            !self.first.contains_key(&event.id) && (is_accepted || self.ignored.contains(&event.id))
+            !streamed(event) && accepted.any(|gap| is_in(event, gap))
+        };
+        let given_up = |event: &&Committed| {
+            let is_ignored = self.ignored.contains(&event.id);
+            is_accepted(event) || (is_ignored && !self.first.contains_key(&event.id))
         };
         let owed = self.committed.iter().filter(|event| !given_up(event));
         let owed: Vec<Committed> = owed.cloned().collect();
+        let accepted = self.committed.iter().filter(is_accepted);
+        let accepted: HashSet<&str> = accepted.map(|event| event.id.as_str()).collect();
+        let is_owed = |(record, _): &&(Arrived, Moment)| {
+            let id = record.id.as_deref();
+            id.is_none_or(|id| !accepted.contains(id))
+        };
+        let arrived: Vec<(Arrived, Moment)> =
+            self.arrived.iter().filter(is_owed).cloned().collect();
         let is_letter = |record: &Arrived| {
             let place = (record.topic.clone(), record.partition, record.offset);
             self.released.contains(&place)
         };
-        let judged = terms.judge(&owed, &self.arrived, is_letter);
+        let judged = terms.judge(&owed, &arrived, is_letter);
         let verdict = &judged.verdict;
         for (fault, count) in &verdict.faults {
             let example = verdict.examples.iter().find(|e| e.fault == *fault);
