@@ -171,6 +171,10 @@ pub struct Preview {
     /// Print at most so many [default: all that is waiting now]
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+
+    /// Print JSON, which is what it always prints: one object a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Clone, Debug, Args)]

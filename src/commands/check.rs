@@ -22,7 +22,7 @@ use crate::{
     config::{Config, Env, Setting},
     error::Exit,
     outbox::mapping::mappings,
-    pg::{conninfo::ConnInfo, replication, slot::Names, sql},
+    pg::{conninfo::ConnInfo, quote, replication, slot::Names, sql},
 };
 
 const APPLICATION: &str = "walpost:check";
@@ -43,7 +43,14 @@ pub async fn check(
     origins::tell(config, env, settings, &info, &mut findings)?;
     let mut at_hand = AtHand::default();
     for mapping in mappings(config)? {
-        at_hand.expect(&mapping);
+        match mapping.route.flaw() {
+            None => at_hand.expect(&mapping),
+            Some(flaw) => {
+                let (table, fix) = (quote::table(&mapping.table), "correct its `topic`");
+                let message = format!("table {table}: no row of it can have a topic: {flaw}");
+                findings.fail("config.topic", &table, message, fix);
+            }
+        }
     }
     if let Some(client) = connect(&info, &mut findings).await {
         let facts = slot::check(&client, &info, &names, &mut findings).await;

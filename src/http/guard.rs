@@ -72,7 +72,8 @@ impl Guard {
         let named = one(headers, HOST.as_str());
         let Some(named) = named.filter(|named| self.is_ours(named, ends)) else {
             return forbidden(
-                "header Host is not an address of this publisher: use the address that it listens on, or localhost"
+                "header Host is not an address or name of this publisher: use its IP address, the name of its machine or localhost; with \
+                 http.admin_token_file also a name of a private network, such as walpost.ns.svc"
                     .into(),
             );
         };
@@ -110,7 +111,8 @@ impl Guard {
     }
 
     /// No name that somebody else can point at this machine. An address is no name; without a token
-    /// it has to be one of this connection all the same.
+    /// it has to be one of this connection all the same. A name of a private network is ours for who
+    /// has the token, which no page knows: nobody can tell by which name a Service finds a container.
     fn is_ours(&self, named: &str, ends: Ends) -> bool {
         let name = host(named);
         if let Ok(ip) = name.parse::<IpAddr>() {
@@ -120,10 +122,28 @@ impl Guard {
                 || self.token_file.is_some();
         }
         let machine = self.machine.as_deref().unwrap_or_default();
-        [self.listen.as_str(), machine, "localhost"]
+        let is_own = [self.listen.as_str(), machine, "localhost"]
             .iter()
-            .any(|ours| !ours.is_empty() && name.eq_ignore_ascii_case(ours))
+            .any(|ours| !ours.is_empty() && name.eq_ignore_ascii_case(ours));
+        is_own || self.token_file.is_some() && is_private(name)
     }
+}
+
+/// A name that public DNS gives to nobody: of one label, as Docker's and a namespace's own, of a
+/// Kubernetes Service, or of a top-level domain that is set aside (RFC 6762, and ICANN's `.internal`).
+fn is_private(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    let is_name = |name: &str| {
+        name.split('.')
+            .all(|l| !l.is_empty() && l.bytes().all(legal))
+    };
+    let parent = name.rsplit_once('.').map(|(_, last)| last);
+    let is_aside = |last: &str| {
+        let aside = ["svc", "internal", "local"];
+        aside.iter().any(|one| last.eq_ignore_ascii_case(one))
+    };
+    is_name(name) && parent.is_none_or(is_aside)
 }
 
 /// Without the port and the brackets of an IPv6 address.

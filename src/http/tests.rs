@@ -96,6 +96,33 @@ async fn readiness_says_why_not() {
     );
 }
 
+/// Probes and scrapers come by the name of a Service, or by a Pod's address.
+#[tokio::test]
+async fn what_only_looks_answers_to_any_host() {
+    let Server {
+        address, shared, ..
+    } = server(None).await;
+    {
+        let mut state = shared.state.lock();
+        (state.role, state.streaming, state.trouble) = (Role::Publisher, true, None);
+    }
+    for host in ["walpost.ns.svc:9464", "10.1.2.3:9464", "evil.example", ""] {
+        for path in ["/live", "/ready", "/metrics", "/api/status"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nhost: {host}\r\norigin: http://x\r\nconnection: close\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            assert!(
+                answer.starts_with("HTTP/1.1 200"),
+                "{path} {host}: {answer}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn status_takes_fresh_facts_or_else_the_last_ones() {
     let lsn = async |server: &Server| {

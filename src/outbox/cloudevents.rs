@@ -55,12 +55,15 @@ impl CloudEvents {
     ) -> Result<(), Unmappable> {
         self.collect(row, happened_at, headers)?;
         for (name, value) in self.attributes.iter() {
+            let value = value.unwrap_or_default();
+            // The binding wants UTF-8 of each header.
+            json::utf8(value, std::str::from_utf8(name).unwrap_or_default())?;
             headers.push_with(
                 |to| {
                     to.extend(b"ce_");
                     to.extend(name);
                 },
-                |to| to.extend(value.unwrap_or_default()),
+                |to| to.extend(value),
             );
         }
         if let Some(content) = content {

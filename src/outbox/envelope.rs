@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{
     headers::{Headers, trace_id},
     json::{self, Object},
-    mapping::TRACE_ID,
+    mapping::{PAYLOAD_BASE64, TRACE_ID},
     payload::{Content, Payload},
     relation::Role,
     row::{OutboxRow, Unmappable},
@@ -70,7 +70,7 @@ pub fn write(
             envelope.key("payload").extend(text.as_bytes());
         }
         Content::Text => json::string(envelope.key("payload"), payload.bytes, "payload")?,
-        Content::Bytes => json::base64(envelope.key("payload_base64"), payload.bytes),
+        Content::Bytes => json::base64(envelope.key(PAYLOAD_BASE64), payload.bytes),
     }
     envelope.end();
     Ok(())

@@ -35,6 +35,16 @@ impl Headers {
         self.entries.push((start..middle, Some(middle..end)));
     }
 
+    /// Takes the last header away if its name is one of these; `true`: it was.
+    pub fn pop_if(&mut self, is_one: impl Fn(&[u8]) -> bool) -> bool {
+        let is_last = |(name, _): &mut (Range<usize>, _)| is_one(&self.text[name.clone()]);
+        let popped = self.entries.pop_if(is_last);
+        if let Some((name, _)) = &popped {
+            self.text.truncate(name.start);
+        }
+        popped.is_some()
+    }
+
     /// The value of the first header of this name that has one.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.iter()

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{route::Route, template::Template};
+use super::{
+    route::Route,
+    template::{Part, Template},
+};
 use crate::{
     config::{
         self, Config, Format, OnPoison, Preset, Problem, TableName,
@@ -71,6 +74,7 @@ const DEBEZIUM_HEADERS: [(Role, &str); 1] = [(Role::EventId, "id")];
 
 /// Keys of the envelope that are no role's.
 pub const TRACE_ID: &str = "trace_id";
+pub const PAYLOAD_BASE64: &str = "payload_base64";
 
 /// Attributes of a CloudEvent that are not for extensions: the specification's, and those of the
 /// trace context, which comes from the headers.
@@ -133,9 +137,8 @@ impl Mapping {
         let columns = outbox.columns.clone();
         let source = match outbox.cloudevents_source.as_str() {
             "" => Template::literal(&source_of(&outbox.table)),
-            text => Template::parse(text).map_err(|error| {
-                Problem::new(format!("{path}.cloudevents_source"), error.to_string())
-            })?,
+            text => source_template(text)
+                .map_err(|why| Problem::new(format!("{path}.cloudevents_source"), why))?,
         };
         let mapping = Mapping {
             table: outbox.table.clone(),
@@ -232,8 +235,8 @@ impl Mapping {
                 ))
             }
             Placement::Envelope if self.format == Format::Envelope => {
-                let taken = Role::ALL.iter().any(|role| role.name() == name) || name == TRACE_ID;
-                match taken {
+                let is_role = Role::ALL.iter().any(|role| role.name() == name);
+                match is_role || [TRACE_ID, PAYLOAD_BASE64].contains(&name) {
                     true => Err(format!(
                         "{name} is a key of the envelope itself: choose another name with `as`"
                     )),
@@ -328,6 +331,26 @@ impl Mapping {
             || self.tells_position() && is(WAL_POSITION)
             || self.is_cloudevents() && (name.starts_with(b"ce_") || is("content-type"))
     }
+}
+
+/// What the file gives for `source`. The columns' texts are escaped, its own text has to be fit.
+fn source_template(text: &str) -> Result<Template, String> {
+    let template = Template::parse(text).map_err(|error| error.to_string())?;
+    for part in template.parts() {
+        if let Part::Literal(literal) = part
+            && let Some(c) = literal.chars().find(|c| !is_of_uri(*c))
+        {
+            return Err(format!(
+                "is to be a URI reference, in which {c:?} is written percent-encoded"
+            ));
+        }
+    }
+    Ok(template)
+}
+
+/// <https://www.rfc-editor.org/rfc/rfc3986#section-2>
+fn is_of_uri(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-._~:/?#[]@!$&'()*+,;=%".contains(c)
 }
 
 /// `/schema.table`, as a reference may be written.

@@ -77,6 +77,11 @@ impl Messages {
         }
     }
 
+    /// Why no message can be mapped: a mapped column that messages don't have.
+    pub fn fault(&self) -> Option<&Unmappable> {
+        self.json.fault.as_ref()
+    }
+
     /// The row that the message stands for: its shape and its tuple. Of one that is malformed, a row
     /// that cannot be mapped and says why.
     pub fn row(&self, content: &[u8]) -> (Arc<Shape>, Box<[u8]>) {

@@ -15,7 +15,7 @@ use super::{
     prune::Pruner,
     relation::{Role, Slot},
     row::{Origin, OutboxRow, Reread, Unmappable},
-    template::is_valid_topic,
+    template::{TOPIC_NAMES, is_valid_topic},
     tracing_context,
 };
 use crate::{
@@ -138,7 +138,8 @@ impl Mapper {
         key(row, &mut self.key)
     }
 
-    /// The name of the row's topic.
+    /// The name of the row's topic. Also of a row that no record can be made of, if it has the topic's
+    /// columns.
     pub fn topic(&mut self, row: &OutboxRow<'_>) -> Result<&str, Unmappable> {
         self.render_topic(row)?;
         Ok(&self.topic)
@@ -184,7 +185,8 @@ impl Mapper {
             let context = std::str::from_utf8(context).map_err(|_| {
                 Unmappable::new("tracing_context", "the tracing column's text is not UTF-8")
             })?;
-            tracing_context::spread(context, headers);
+            let is_built_in = |name: &[u8]| mapping.is_built_in(name);
+            self.dropped_headers += tracing_context::spread(context, headers, is_built_in);
         }
         if let Some(json) = row.role(Role::Headers)? {
             self.dropped_headers += headers.spread(json, |name| mapping.is_built_in(name))?;
@@ -194,6 +196,11 @@ impl Mapper {
 
     fn render_topic(&mut self, row: &OutboxRow<'_>) -> Result<(), Unmappable> {
         self.topic.clear();
+        if let Some(fault) = &row.shape.fault
+            && row.shape.topic.len() < row.shape.mapping.route.template.parts().len()
+        {
+            return Err(fault.clone());
+        }
         let rewrite = row.shape.mapping.route.rewrite.as_ref();
         let to = match rewrite {
             None => &mut self.topic,
@@ -225,10 +232,7 @@ impl Mapper {
         if is_valid_topic(&self.topic) {
             return Ok(());
         }
-        let text = format!(
-            "{:?} is no name for a topic: 1 to 249 letters, digits, dots, underscores and hyphens",
-            self.topic
-        );
+        let text = format!("{:?} is no name for a topic: {TOPIC_NAMES}", self.topic);
         Err(Unmappable::new("topic_invalid", text))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use regex::{CaptureLocations, Regex};
 
-use super::template::{Part, Template};
+use super::template::{Part, TOPIC_NAMES, Template, is_of_topic, is_valid_topic};
 use crate::config::{Outbox, Problem};
 
 /// From a row's columns to its topic.
@@ -43,6 +43,22 @@ impl Route {
             (regex, replacement) => Some(Rewrite::new(regex, replacement, path)?),
         };
         Ok(Route { template, rewrite })
+    }
+
+    /// Why no row can have a topic's name, whatever its columns hold.
+    pub fn flaw(&self) -> Option<String> {
+        if let Some(topic) = self.only() {
+            let text = format!("{topic:?} is no name for a topic: {TOPIC_NAMES}");
+            return (!is_valid_topic(&topic)).then_some(text);
+        }
+        // What an expression makes of it depends on the row.
+        let own = self.rewrite.is_none().then(|| self.template.parts());
+        own.into_iter().flatten().find_map(|part| match part {
+            Part::Literal(text) if !text.bytes().all(is_of_topic) => Some(format!(
+                "{text:?} in its template can be part of no topic's name: {TOPIC_NAMES}"
+            )),
+            _ => None,
+        })
     }
 
     /// The topic of every row; `None` where it depends on the row.
@@ -172,6 +188,7 @@ fn pieces(replacement: &str, regex: &Regex) -> Result<Vec<Piece>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outbox::tests::mapping;
 
     fn rewrite(regex: &str, replacement: &str, text: &str) -> Result<String, String> {
         let rewrite = Rewrite::new(regex, replacement, "outbox.0").map_err(|e| e.to_string())?;
@@ -203,6 +220,29 @@ mod tests {
                 Ok(topic.into()),
                 "{regex} {text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_topic_that_no_row_can_have_is_known_before_the_first_row() {
+        for (topic, is_flawed) in [
+            ("topic = \"orders\"", false),
+            ("topic = \"{a}.{b}\"", false),
+            ("topic = \"..\"", true),
+            ("topic = \"no topic\"", true),
+            ("topic = \"{{x}}.{a}\"", true),
+            ("topic_column = \"a\"", false),
+            (
+                "topic = \"{{x}}.{a}\"\ntopic_regex = \".x.(.*)\"\ntopic_replacement = \"x$1\"",
+                false,
+            ),
+            (
+                "topic = \"a\"\ntopic_regex = \"a\"\ntopic_replacement = \"b/c\"",
+                true,
+            ),
+        ] {
+            let mapping = mapping(&format!("table = \"outbox\"\n{topic}"));
+            assert_eq!(mapping.route.flaw().is_some(), is_flawed, "{topic}");
         }
     }
 

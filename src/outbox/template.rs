@@ -92,11 +92,17 @@ pub const MAX_TOPIC_LENGTH: usize = 249;
 /// Whether Kafka would take this name: letters, digits, `.`, `_`, `-`, at most 249, not `.` or `..`.
 /// <https://github.com/apache/kafka/blob/trunk/clients/src/main/java/org/apache/kafka/common/internals/Topic.java>
 pub fn is_valid_topic(name: &str) -> bool {
-    let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     (1..=MAX_TOPIC_LENGTH).contains(&name.len())
-        && name.bytes().all(legal)
+        && name.bytes().all(is_of_topic)
         && !matches!(name, "." | "..")
 }
+
+pub fn is_of_topic(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')
+}
+
+/// The same in words, for messages.
+pub const TOPIC_NAMES: &str = "1 to 249 letters, digits, dots, underscores and hyphens";
 
 #[cfg(test)]
 mod tests {

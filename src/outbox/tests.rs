@@ -287,6 +287,22 @@ fn a_row_of_a_table_without_a_mapped_column_is_unmappable_and_named() {
 }
 
 #[test]
+fn half_a_topic_is_never_told() {
+    let cells = [("event_id", TEXT, Some("e")), ("payload", TEXT, None)];
+    for (config, topic) in [
+        ("topic = \"t\"", Some("t")),
+        ("topic = \"t.{aggregate_type}\"", None),
+        ("topic = \"t.{event_id}\"", Some("t.e")),
+    ] {
+        let mapping = mapping(&format!("table = \"outbox\"\n{config}"));
+        let (shape, tuple) = (shape(&mapping, &cells), tuple(&cells));
+        let row = OutboxRow::new(&shape, Tuple::from_bytes(&tuple)).unwrap();
+        let mut mapper = Mapper::default();
+        assert_eq!(mapper.topic(&row).ok(), topic, "{config}");
+    }
+}
+
+#[test]
 fn rows_without_a_topic_are_unmappable() {
     assert_eq!(
         code(stream("", &[("aggregate_type", TEXT, None)])),

@@ -4,8 +4,9 @@
 
 use super::headers::Headers;
 
-/// One header for each property.
-pub fn spread(properties: &str, headers: &mut Headers) {
+/// One header for each property. Returns how many were dropped for a name that is built in.
+pub fn spread(properties: &str, headers: &mut Headers, is_built_in: impl Fn(&[u8]) -> bool) -> u64 {
+    let mut dropped = 0;
     let mut rest = properties;
     while !rest.is_empty() {
         let (line, after) = logical_line(rest);
@@ -16,7 +17,9 @@ pub fn spread(properties: &str, headers: &mut Headers) {
         }
         let (name, value) = split(line);
         headers.push_with(|to| unescape(name, to), |to| unescape(value, to));
+        dropped += u64::from(headers.pop_if(&is_built_in));
     }
+    dropped
 }
 
 /// The next line, to an end that no backslash takes away.
@@ -87,9 +90,10 @@ mod tests {
     #[test]
     fn properties_become_headers() {
         let text = "#Fri Feb 29 12:34:56 UTC 2024\n! note\n\ntraceparent=00-aa-bb-01\r\n tracestate : a\\=b\\:c\n\
-                    uber-trace-id 5%3A1\nempty=\nlone\nlong=a\\\n    b\nuni=\\u00e9\\t\\\\";
+                    event\\u005fid=x\nuber-trace-id 5%3A1\nempty=\nlone\nlong=a\\\n    b\nuni=\\u00e9\\t\\\\";
         let mut headers = Headers::default();
-        spread(text, &mut headers);
+        let dropped = spread(text, &mut headers, |name| name == b"event_id");
+        assert_eq!(dropped, 1);
         let found: Vec<_> = headers
             .iter()
             .map(|(n, v)| {

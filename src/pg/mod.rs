@@ -19,6 +19,7 @@ pub mod schema;
 pub mod server_error;
 pub mod setup;
 pub mod slot;
+pub mod socket;
 pub mod sql;
 pub mod surroundings;
 pub mod table;

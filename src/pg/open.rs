@@ -14,6 +14,7 @@ use tokio::{
 use super::{
     conninfo::{Address, ConnInfo, Host, Password, SessionAttrs, SslMode, Tcp, socket},
     failure::{CannotConnectNow, Refused},
+    socket::Socket,
     tls::{self, Stream},
 };
 use crate::error::Failure;
@@ -189,9 +190,9 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
     let address = match target {
         Target::Tcp(address) => address,
         Target::Unix(path) => {
-            return UnixStream::connect(path)
-                .await
-                .map(Stream::Unix)
+            let connected = UnixStream::connect(path).await.and_then(Socket::unix);
+            return connected
+                .map(Stream::Plain)
                 .map_err(|error| dead(error.into()));
         }
     };
@@ -204,18 +205,23 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
         .with_context(|| format!("at {}", address.ip()))
         .map_err(dead)?;
     configure(&socket, &attempt.info.tcp).map_err(|error| dead(error.into()))?;
+    let plain = |socket| {
+        let socket = Socket::tcp(socket).map_err(|error| dead(error.into()))?;
+        Ok(Stream::Plain(socket))
+    };
     if !with_tls {
-        return Ok(Stream::Tcp(socket));
+        return plain(socket);
     }
     let mode = attempt.info.tls.mode;
     if !offers_tls(&mut socket).await.map_err(dead)? {
         return match mode {
-            SslMode::Prefer => Ok(Stream::Tcp(socket)),
+            SslMode::Prefer => plain(socket),
             mode => Err(dead(anyhow!(
                 "the server offers no TLS, but sslmode is {mode}"
             ))),
         };
     }
+    let socket = Socket::tcp(socket).map_err(|error| dead(error.into()))?;
     let stream = tls::handshake(&attempt.info.tls, &name, socket).await;
     stream.map_err(|error| Unreached {
         error,

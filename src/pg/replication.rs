@@ -20,7 +20,11 @@ pub async fn connect(
 }
 
 async fn log_in(opened: Opened, application_name: &str) -> Result<Replication<Stream>, Refused> {
-    let Opened { stream, attempt } = opened;
+    let Opened {
+        mut stream,
+        attempt,
+    } = opened;
+    stream.gather();
     let info = &attempt.info;
     let mut parameters = info.startup_parameters();
     parameters.push(("application_name".into(), application_name.into()));

@@ -21,14 +21,14 @@ use openssl::{
         verify::X509VerifyFlags,
     },
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, BufReader, ReadBuf},
-    net::{TcpStream, UnixStream},
-};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio_openssl::SslStream;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-use super::conninfo::{Root, SslMode, Tls};
+use super::{
+    conninfo::{Root, SslMode, Tls},
+    socket::Socket,
+};
 use crate::config::Secret;
 
 /// A TLS record carries one small message and a read returns one record, so what the socket has
@@ -37,9 +37,8 @@ const BELOW_TLS: usize = 256 * 1024;
 
 /// A connection to PostgreSQL's port or socket.
 pub enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<SslStream<BufReader<TcpStream>>>),
+    Plain(Socket),
+    Tls(Box<SslStream<BufReader<Socket>>>),
 }
 
 impl Stream {
@@ -47,13 +46,11 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// Whether the next read has to ask the socket: nothing lies in the buffers of and below TLS.
-    pub fn is_drained(&self) -> bool {
+    /// See [`Socket::gather`].
+    pub fn gather(&mut self) {
         match self {
-            Stream::Tcp(_) | Stream::Unix(_) => true,
-            Stream::Tls(stream) => {
-                stream.get_ref().buffer().is_empty() && stream.ssl().pending() == 0
-            }
+            Stream::Plain(socket) => socket.gather(),
+            Stream::Tls(stream) => stream.get_mut().get_mut().gather(),
         }
     }
 
@@ -167,7 +164,7 @@ fn key_is_exposed(file: &Path) -> io::Result<bool> {
 }
 
 /// The handshake. `name` is what the certificate must be for, with `verify-full`.
-pub(super) async fn handshake(tls: &Tls, name: &str, socket: TcpStream) -> anyhow::Result<Stream> {
+pub(super) async fn handshake(tls: &Tls, name: &str, socket: Socket) -> anyhow::Result<Stream> {
     let full = tls.mode == SslMode::VerifyFull;
     let ssl = connector(tls)?
         .configure()?
@@ -195,8 +192,7 @@ pub(super) async fn handshake(tls: &Tls, name: &str, socket: TcpStream) -> anyho
 macro_rules! each {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {
-            Stream::Tcp($inner) => $call,
-            Stream::Unix($inner) => $call,
+            Stream::Plain($inner) => $call,
             Stream::Tls($inner) => $call,
         }
     };

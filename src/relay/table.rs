@@ -47,6 +47,9 @@ impl Relay {
         mut told: impl FnMut(u64),
     ) -> Result<u64, Failure> {
         self.use_letters(letters);
+        // What is read here has an older order than the stream to come, and what was kept before an
+        // older one still: nothing of it is sent until all of this is.
+        self.sender.parking.keep_only();
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut draining = Draining::default();
@@ -58,7 +61,7 @@ impl Relay {
                 self.open(&from, read, tuple);
             }
             self.send();
-            self.tell_clerk(false);
+            self.tell_clerk(true);
             let settled = read - self.ledger.rows() as u64;
             if is_end && held.is_none() && self.ledger.rows() == 0 {
                 told(settled);

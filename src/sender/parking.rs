@@ -68,6 +68,8 @@ pub struct Parking {
     pub(super) hand_over: Option<Identity>,
     /// A letter could not be sent yet, because the stream was not read so far.
     pub(super) look_again: bool,
+    /// Letters are written, and none is sent.
+    keeps_only: bool,
     /// How often the table was looked at.
     pub(super) looks: u64,
     /// Rows to be held that find no room, in order.
@@ -95,6 +97,7 @@ impl Parking {
             asked: None,
             hand_over: None,
             look_again: false,
+            keeps_only: false,
             looks: 0,
             crowd: VecDeque::new(),
             full: None,
@@ -118,6 +121,11 @@ impl Parking {
     pub fn take_tasks(&mut self, most: usize) -> Vec<Task> {
         let count = self.tasks.len().min(most);
         self.tasks.drain(..count).collect()
+    }
+
+    /// From now on nothing is released.
+    pub fn keep_only(&mut self) {
+        self.keeps_only = true;
     }
 
     pub fn has_tasks(&self) -> bool {
@@ -198,6 +206,9 @@ impl Parking {
     /// As many rows are held as may be; `true` as long as there could be fewer of them soon: what
     /// operators did is not known yet, or is being done.
     fn may_release(&mut self) -> bool {
+        if self.keeps_only {
+            return false;
+        }
         let since = *self.full.get_or_insert(self.looks);
         since == self.looks || !self.flying.is_empty() || self.held.is_releasing()
     }

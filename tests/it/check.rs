@@ -259,6 +259,15 @@ fn what_is_wrong_with_topics_is_named_with_what_mends_it() {
     scene.create_topic("missing", 1, &[]);
     assert_eq!(wrong(&check(&walpost, 0)), told(&[]));
 
+    for topic in ["no topic", "no topic.{aggregate_type}"] {
+        walpost.set("outbox.topic", topic);
+        let found = check(&walpost, 3);
+        let expected = told(&[("config.topic", "fail"), ("table.rows", "fail")]);
+        assert_eq!(wrong(&found), expected, "{topic}");
+        assert!(message(&found, "config.topic", "public.outbox").contains("1 to 249 letters"));
+    }
+    walpost.set("outbox.topic", scene.topic("{aggregate_type}"));
+
     let letters = scene.topic("letters");
     walpost.set("dead_letters.topic", letters.as_str());
     finds(&walpost, "kafka.topic", "fail", &letters, "--create");
@@ -290,6 +299,25 @@ fn what_is_wrong_with_topics_is_named_with_what_mends_it() {
     scene.sql.run(&format!(
         "UPDATE outbox SET part = 0 WHERE event_id = '{event}'"
     ));
+
+    let settings = |additional: &str| {
+        format!(
+            "[[outbox]]\ntable = \"public.outbox\"\nmessages = true\ntopic = \"{}\"\nadditional = [{{ column = \"part\", placement = \"header\"{additional} }}]\n",
+            scene.topic("{aggregate_type}")
+        )
+    };
+    walpost.outbox(settings(""));
+    finds(
+        &walpost,
+        "table.messages",
+        "fail",
+        "has no column part",
+        "missing = \"ignore\"",
+    );
+    walpost.outbox(settings(", missing = \"ignore\""));
+    let found = check(&walpost, 0);
+    assert_eq!(wrong(&found), told(&[]));
+    assert!(message(&found, "table.messages", "public.outbox").contains("as its rows"));
 
     let order = scene.topic("order");
     let set = |settings: &[(&str, &str)]| scene.kafka.configure(&order, settings);

@@ -1,5 +1,11 @@
 //! `walpost preview`: the records are seen before the first one is sent, and nothing moves.
 
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::{Command, Stdio},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{Scene, Walpost, kafka_server::Breakable, sql::hex, until};
@@ -62,7 +68,10 @@ fn what_preview_says_is_what_run_does_on_every_version() {
     assert_eq!(scene.confirmed(), before);
     assert!(scene.records().is_empty());
     no_slot_stays(&scene);
-    assert_eq!(ids(&preview(&walpost, &["--limit", "2"])), expected[..2]);
+    assert_eq!(
+        ids(&preview(&walpost, &["--limit", "2", "--json"])),
+        expected[..2]
+    );
     assert!(preview(&walpost, &["--limit", "0"]).is_empty());
 
     let _run = scene.started(&walpost);
@@ -121,6 +130,7 @@ fn poison_is_shown_as_poison_and_the_rest_as_it_is() {
         ]
     );
     assert_eq!(lines[0]["poison"]["class"], "event");
+    assert_eq!(lines[5]["topic"], Value::Null, "half a name is none");
     assert_eq!(
         (&lines[0]["topic"], &lines[0]["key"]),
         (&json!(scene.topic("order")), &json!("k"))
@@ -161,7 +171,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         env!("CARGO_BIN_EXE_walpost"),
         walpost.file().display()
     );
-    let output = std::process::Command::new("bash")
+    let output = Command::new("bash")
         .args(["-c", &line])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -176,6 +186,32 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     assert_eq!(text.lines().count(), 3);
     assert_eq!(preview(&walpost, &[]).len(), 20_000);
     no_slot_stays(&scene);
+}
+
+#[test]
+fn one_that_is_interrupted_or_killed_leaves_no_slot_on_every_version() {
+    let scene = Scene::new();
+    let walpost = scene.ready(1);
+    // More than a pipe takes that nobody reads.
+    scene.sql.run(&scene.rows("k", 20_000, 500));
+    let before = scene.confirmed();
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let mut preview = Command::new(env!("CARGO_BIN_EXE_walpost"))
+            .args(["preview", "--config"])
+            .arg(walpost.file())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("start walpost");
+        let copy = "SELECT active_pid FROM pg_replication_slots WHERE temporary AND active AND database = current_database()";
+        until("a copy is read", 60, || scene.sql.value(copy));
+        kill_process(Pid::from_child(&preview), signal).expect("a signal");
+        let ended = preview.wait().expect("its end");
+        assert_eq!(ended.signal(), Some(signal.as_raw()), "{ended}");
+        no_slot_stays(&scene);
+    }
+    assert_eq!(scene.confirmed(), before);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::{
     lsn::PgTime,
     outbox::{
         mapping::{Mapping, mappings},
+        message::Messages,
         usable::misfits,
     },
     pg::{
@@ -116,7 +117,32 @@ impl One<'_> {
         self.order(&reader, findings);
         if complete.is_some() {
             self.types(&reader, findings);
+            self.messages(findings);
             self.rows(&reader, at_hand, findings).await;
+        }
+    }
+
+    /// Events without a table have the columns of roles alone.
+    fn messages(&self, findings: &mut Findings) {
+        if !self.mapping.messages {
+            return;
+        }
+        let (id, name) = ("table.messages", &self.name);
+        match Messages::new(self.mapping).fault() {
+            None => {
+                let message = format!(
+                    "table {name}: events of walpost.emit and emit_bytes are mapped as its rows"
+                );
+                findings.pass(id, name, message);
+            }
+            Some(fault) => {
+                let message = format!(
+                    "table {name}: no event of walpost.emit or emit_bytes becomes a record: {}",
+                    fault.text
+                );
+                let fix = "map a column that has a role, give an additional column `missing = \"ignore\"`, or leave `messages` out";
+                findings.fail(id, name, message, fix);
+            }
         }
     }
 

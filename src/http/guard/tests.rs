@@ -129,6 +129,42 @@ fn with_a_token_everybody_needs_it() {
 }
 
 #[test]
+fn with_a_token_a_service_is_known_by_the_names_of_its_network() {
+    let (open, _) = guard(None);
+    let (with_token, _file) = guard(Some("s3cret"));
+    let bearer = ("authorization", "Bearer s3cret");
+    for host in [
+        "walpost:9464",
+        "walpost.ns.svc:9464",
+        "Walpost.ns.SVC",
+        "walpost.ns.svc.cluster.local:9464",
+        "walpost.ns.svc.cluster.local.:9464",
+        "walpost.shop.internal",
+    ] {
+        let headers = [("host", host), bearer];
+        assert_eq!(ask(&with_token, THERE, &headers), Ok(()), "{host}");
+        assert_eq!(ask(&with_token, THERE, &headers[..1]), Err(401), "{host}");
+        assert_eq!(ask(&open, HERE, &headers), Err(403), "{host}");
+        let origin = format!("http://{host}");
+        let own = [("host", host), ("origin", origin.as_str()), bearer];
+        assert_eq!(ask(&with_token, THERE, &own), Ok(()), "{host}");
+        let foreign = [("host", host), ("origin", "http://evil.svc"), bearer];
+        assert_eq!(ask(&with_token, THERE, &foreign), Err(403), "{host}");
+    }
+    for host in [
+        "walpost.ns.svc.evil.example",
+        "evil.example.",
+        ".svc",
+        "a..svc",
+        "evil.example/.svc",
+        ".",
+    ] {
+        let headers = [("host", host), bearer];
+        assert_eq!(ask(&with_token, THERE, &headers), Err(403), "{host}");
+    }
+}
+
+#[test]
 fn a_token_file_that_cannot_be_used_ends_the_start() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut config = config::Http {

@@ -214,6 +214,7 @@ fn the_readme_has_every_option_of_the_router() {
         "tracing.span.context.field",
         "tracing.operation.name",
         "tracing.with.context.field.only",
+        "predicate",
     ] {
         assert!(readme.contains(&format!("| `{option}`")), "{option}");
     }

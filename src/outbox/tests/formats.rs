@@ -206,3 +206,17 @@ fn an_event_without_id_or_type_is_no_cloudevent() {
         );
     }
 }
+
+/// A database of encoding SQL_ASCII has such texts.
+#[test]
+fn attributes_that_are_no_utf8_are_told_in_both_modes() {
+    let cells = row(&[("aggregate_id", TEXT, Some("latin1: ?"))]);
+    let mut tuple = tuple(&cells);
+    let at = tuple.windows(9).position(|text| text == b"latin1: ?");
+    tuple[at.expect("the key") + 8] = 0xe9;
+    for format in ["cloudevents", "cloudevents-structured"] {
+        let mapping = mapping(&format!("table = \"outbox\"\nformat = \"{format}\""));
+        let told = tell(&shape(&mapping, &cells), &tuple, Origin::Stream);
+        assert_eq!(code(told), "not_utf8", "{format}");
+    }
+}

@@ -121,6 +121,8 @@ fn columns_that_no_message_has_are_named() {
             error.text.contains("message, which has no column tenant"),
             "{error}"
         );
+        let mapping = mapping(&format!("table = \"outbox\"\n{config}"));
+        assert_eq!(Messages::new(&mapping).fault(), Some(&error));
     }
     let config =
         "additional = [{ column = \"tenant\", placement = \"header\", missing = \"ignore\" }]";

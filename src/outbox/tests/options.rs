@@ -269,6 +269,13 @@ fn a_serialized_trace_context_becomes_headers() {
     );
     let none = [("tracingspancontext", TEXT, None), ("headers", JSONB, None)];
     assert_eq!(stream(config, &none).unwrap().names().len(), 6);
+    // It is written by the application too, and cannot pass for walpost.
+    let forged = "wal_position=0/1:1\nevent_id=forged\nbaggage=x\n";
+    let forged = [("tracingspancontext", TEXT, Some(forged)), cells[1]];
+    let told = stream(config, &forged).unwrap();
+    assert_eq!(told.names()[6..], ["baggage"]);
+    assert_eq!(told.header("event_id"), Some("e-1"));
+    assert_eq!(told.header("wal_position"), Some("0/16B3748:3"));
 }
 
 #[test]
@@ -322,6 +329,10 @@ fn what_would_come_to_nothing_is_refused_by_name() {
             "outbox.0.cloudevents_source: template",
         ),
         (
+            "format = \"cloudevents\"\ncloudevents_source = \"my shop/{c}\"".into(),
+            "outbox.0.cloudevents_source: is to be a URI reference, in which ' '",
+        ),
+        (
             "format = \"cloudevents\"\ncolumns = { event_type = false }".into(),
             "columns.event_type is switched off",
         ),
@@ -350,6 +361,13 @@ fn what_would_come_to_nothing_is_refused_by_name() {
             format!(
                 "format = \"envelope\"\n{}",
                 additional("placement = \"envelope\", as = \"trace_id\"")
+            ),
+            "key of the envelope itself",
+        ),
+        (
+            format!(
+                "format = \"envelope\"\n{}",
+                additional("placement = \"envelope\", as = \"payload_base64\"")
             ),
             "key of the envelope itself",
         ),

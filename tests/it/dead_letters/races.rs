@@ -227,3 +227,39 @@ fn a_slot_that_is_lost_under_letters_on_their_way_keeps_their_order() {
     });
     run.stop(0);
 }
+
+#[test]
+fn recover_sends_no_letter_before_the_rows_of_the_table_are_out() {
+    let scene = Scene::new();
+    let mut walpost = patient(&scene);
+    scene.create_topic("order", 1, &[("max.message.bytes", super::LIMIT)]);
+    walpost.set("outbox.on_poison", "hold-key");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    large(&scene, "K");
+    scene.insert("K", 700);
+    scene.wait_confirmed(60);
+    until("the key's rows are held", 60, || {
+        (statuses(&scene).len() == 701).then_some(())
+    });
+    run.stop(0);
+    let head = letters(&scene)[0].id;
+    act(&scene, &format!("replay({head})"));
+    scene.drop_slot();
+    scene.insert("K", 300);
+    scene.insert("L", 300);
+    heal(&scene);
+    walpost.command(&["recover"]).expect(0, &[]);
+    let resolved = |status: &&String| *status == "resolved";
+    assert_eq!(statuses(&scene).iter().filter(resolved).count(), 0);
+    assert_eq!(scene.kafka.count(&scene.topic("order")), Some(300));
+    let mut run = scene.started(&walpost);
+    until("all letters are resolved", 60, || {
+        statuses(&scene)
+            .iter()
+            .all(|status| status == "resolved")
+            .then_some(())
+    });
+    scene.judge(1301);
+    run.stop(0);
+}

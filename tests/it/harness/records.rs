@@ -90,6 +90,7 @@ impl Tail {
             .set("enable.auto.commit", "false")
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
+            .set("auto.offset.reset", "error")
             .set("fetch.wait.max.ms", "50")
             .set("fetch.error.backoff.ms", "50")
             .set("log_level", "2")

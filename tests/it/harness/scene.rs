@@ -144,7 +144,9 @@ impl Scene {
             .set("postgres.publication", self.tag.as_str())
             .set("outbox.table", "public.outbox")
             .set("outbox.topic", self.topic("{aggregate_type}"))
-            .set("kafka.brokers", self.brokers.as_str());
+            .set("kafka.brokers", self.brokers.as_str())
+            // Nothing is tried again by chance while a test looks.
+            .set("dead_letters.retry_after", vec!["24h".to_owned(); 6]);
         walpost
     }
 

@@ -116,7 +116,7 @@ impl Keeper<'_> {
         let mut failures = 0;
         loop {
             let publisher = dice.pick(&self.publishers);
-            let mut run = publisher.walpost.spawn(arguments);
+            let (mut run, wires) = (publisher.walpost.spawn(arguments), publisher.wires);
             self.history.note("operator", &line);
             if kills > 0 {
                 kills -= 1;
@@ -127,7 +127,15 @@ impl Keeper<'_> {
             }
             let ended = run.ended_within(PATIENCE.1).or_else(|| {
                 self.history.truce(true);
-                run.ended_within(COMMAND_ENDS_WITHIN)
+                // A command waits for its connection as long as that seems to live.
+                let began = Instant::now();
+                loop {
+                    wires.postgres.reset_swallowed();
+                    let ended = run.ended_within(PATIENCE.1);
+                    if ended.is_some() || began.elapsed().as_secs() > COMMAND_ENDS_WITHIN {
+                        break ended;
+                    }
+                }
             });
             let code = ended.and_then(|status| status.code());
             let said = format!("{}{}", run.out(), tail(&run));
