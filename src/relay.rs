@@ -7,6 +7,7 @@
 mod checks;
 mod ending;
 mod factory;
+mod files;
 mod frames;
 mod inquirer;
 mod letters;

@@ -6,6 +6,7 @@ use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
 use tokio::sync::mpsc;
 use tracing::info;
 
+use super::files::Files;
 use crate::{
     backoff::Backoff,
     config::{Config, kafka::read_property_files},
@@ -42,6 +43,7 @@ pub struct Factory {
     /// A producer that fails at once must not be replaced at once.
     pauses: Backoff,
     making_probe: bool,
+    files: Files,
 }
 
 impl Factory {
@@ -52,6 +54,7 @@ impl Factory {
     ) -> Self {
         let (deliver, made) = mpsc::channel(2);
         let properties = properties.to_vec();
+        let files = Files::of(&config.kafka);
         Factory {
             recipe: Recipe {
                 config,
@@ -63,6 +66,7 @@ impl Factory {
             deliver,
             pauses: Backoff::new(Duration::from_millis(100), Duration::from_secs(10)),
             making_probe: false,
+            files,
         }
     }
 
@@ -168,7 +172,12 @@ impl Factory {
 
     /// Whether a new client could log in where the old one could not.
     pub fn has_files(&self) -> bool {
-        !self.recipe.config.kafka.property_files.is_empty()
+        !self.files.is_empty()
+    }
+
+    /// Whether it would read something else than the old one.
+    pub fn have_files_changed(&mut self) -> bool {
+        self.files.changed()
     }
 }
 

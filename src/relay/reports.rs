@@ -129,16 +129,25 @@ impl Relay {
                     self.factory.start_probe();
                 }
             }
-            context::Report::Down(reason) => self.kafka_trouble(Trouble::Down, &reason),
+            context::Report::Down(reason) => {
+                self.kafka_trouble(Trouble::Down, &reason);
+                if self.factory.have_files_changed() {
+                    self.renew_clients();
+                }
+            }
             context::Report::Refused(reason) => {
                 self.kafka_trouble(Trouble::Refused, &reason);
                 // The files may hold other credentials by now: only a new client reads them.
                 if self.factory.has_files() {
-                    self.sender.abandon_main();
-                    self.factory.start_probe();
+                    self.renew_clients();
                 }
             }
         }
+    }
+
+    fn renew_clients(&mut self) {
+        self.sender.abandon_main();
+        self.factory.start_probe();
     }
 
     /// Notes and says that Kafka doesn't take records; each kind of trouble is said once.

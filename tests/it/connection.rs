@@ -6,107 +6,30 @@ use std::{
     path::Path,
 };
 
-use openssl::{
-    asn1::Asn1Time,
-    bn::BigNum,
-    ec::{EcGroup, EcKey},
-    hash::MessageDigest,
-    nid::Nid,
-    pkey::{PKey, Private},
-    x509::{
-        X509, X509Builder, X509NameBuilder,
-        extension::{BasicConstraints, SubjectAlternativeName},
-    },
-};
-
 use crate::harness::{
     Scene,
+    certificates::{Issued, issue},
     kafka::Kafka,
-    postgres::Cluster,
+    postgres::{Cluster, put},
     process::{new_folder, server_user},
 };
 
-struct Issued {
-    certificate: X509,
-    key: PKey<Private>,
-}
-
-/// A certificate for this name, signed by the issuer, or by itself.
-fn issue(name: &str, issuer: Option<&Issued>) -> Issued {
-    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).expect("a curve");
-    let key = PKey::from_ec_key(EcKey::generate(&group).expect("a key")).expect("a key");
-    let mut subject = X509NameBuilder::new().expect("a name");
-    subject.append_entry_by_text("CN", name).expect("a name");
-    let subject = subject.build();
-    let mut builder = X509Builder::new().expect("a certificate");
-    builder.set_version(2).expect("version 3");
-    let serial = BigNum::from_u32(u32::from(issuer.is_some()) + 1).expect("a number");
-    builder
-        .set_serial_number(&serial.to_asn1_integer().expect("a number"))
-        .expect("a serial number");
-    builder.set_subject_name(&subject).expect("a subject");
-    let issuer_name = issuer.map_or(&*subject, |issuer| issuer.certificate.subject_name());
-    builder.set_issuer_name(issuer_name).expect("an issuer");
-    builder
-        .set_not_before(&Asn1Time::days_from_now(0).expect("a time"))
-        .expect("a time");
-    builder
-        .set_not_after(&Asn1Time::days_from_now(2).expect("a time"))
-        .expect("a time");
-    builder.set_pubkey(&key).expect("a public key");
-    if issuer.is_none() {
-        let extension = BasicConstraints::new()
-            .critical()
-            .ca()
-            .build()
-            .expect("an extension");
-        builder.append_extension(extension).expect("an extension");
-    } else {
-        let context = builder.x509v3_context(None, None);
-        let names = SubjectAlternativeName::new()
-            .dns(name)
-            .build(&context)
-            .expect("an extension");
-        builder.append_extension(names).expect("an extension");
-    }
-    let signer = issuer.map_or(&key, |issuer| &issuer.key);
-    builder
-        .sign(signer, MessageDigest::sha256())
-        .expect("a signature");
-    Issued {
-        certificate: builder.build(),
-        key,
-    }
-}
-
 /// A cluster that takes the publisher by TLS alone, with a certificate for this name.
-fn cluster(name: &str, authority: &Issued) -> Cluster {
+pub fn cluster(name: &str, authority: &Issued) -> Cluster {
     let server = issue(name, Some(authority));
     Cluster::prepared("ssl = on\nssl_ca_file = 'ca.crt'", |data| {
-        let write = |file: &str, bytes: Vec<u8>| {
-            let path = data.join(file);
-            fs::write(&path, bytes).expect("write a file of the server's");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
-            if let Some((uid, gid)) = server_user() {
-                chown(&path, Some(uid), Some(gid)).expect("chown");
-            }
-        };
-        write("ca.crt", authority.certificate.to_pem().expect("PEM"));
-        write("server.crt", server.certificate.to_pem().expect("PEM"));
-        write(
-            "server.key",
-            server.key.private_key_to_pem_pkcs8().expect("PEM"),
-        );
+        put(data, "ca.crt", &authority.pem());
+        put(data, "server.crt", &server.pem());
+        put(data, "server.key", &server.key_pem());
         let access =
             "host all postgres 127.0.0.1/32 trust\nhostssl all all 127.0.0.1/32 scram-sha-256\n";
-        write("pg_hba.conf", access.into());
+        put(data, "pg_hba.conf", access.as_bytes());
     })
 }
 
-fn root_file(folder: &Path, name: &str, authority: &Issued) -> String {
+pub fn root_file(folder: &Path, name: &str, authority: &Issued) -> String {
     let path = folder.join(name);
-    fs::write(&path, authority.certificate.to_pem().expect("PEM"))
-        .expect("write a root certificate");
+    fs::write(&path, authority.pem()).expect("write a root certificate");
     path.display().to_string()
 }
 
@@ -188,11 +111,8 @@ fn every_way_to_log_in_works_for_sql_and_for_replication() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
         path.display().to_string()
     };
-    let certificate = write("client.crt", client.certificate.to_pem().expect("PEM"));
-    let key = write(
-        "client.key",
-        client.key.private_key_to_pem_pkcs8().expect("PEM"),
-    );
+    let certificate = write("client.crt", client.pem());
+    let key = write("client.key", client.key_pem());
     let by_certificate = format!("sslmode=require&sslcert={certificate}&sslkey={key}");
     scene.create_topic("order", 1, &[]);
     let mut walpost = scene.walpost();

@@ -2,7 +2,14 @@
 
 use std::fs;
 
-use crate::harness::{Scene, kafka::Kafka, pass, postgres::Cluster, services, until};
+use crate::harness::{
+    Scene,
+    kafka::Kafka,
+    kafka_server::KafkaServer,
+    pass,
+    postgres::{Cluster, Server},
+    services, until,
+};
 
 #[test]
 fn a_refused_kafka_password_is_waited_out_and_the_new_one_in_the_file_is_taken() {
@@ -89,4 +96,44 @@ fn a_rotated_postgresql_password_is_read_at_the_next_connection() {
     for secret in ["rotated-5566", &password] {
         assert!(!run.says(secret), "a password is in the log");
     }
+}
+
+#[test]
+fn a_right_on_the_cluster_that_kafka_withholds_is_waited_for() {
+    let (broker, address) = KafkaServer::secured(
+        "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=PLAIN\n@plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_alice=\"alice-secret\";\n\
+         authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\nsuper.users=User:ANONYMOUS\nallow.everyone.if.no.acl.found=false",
+    );
+    let scene = Scene::on(Server::shared(), broker.kafka.clone());
+    scene.create_topic("order", 1, &[]);
+    // Who may write to no topic at all may be no idempotent producer.
+    scene.kafka.allow_to_see("alice", &scene.topic("order"));
+    let mut walpost = scene.walpost();
+    walpost
+        .set("kafka.brokers", address)
+        .set("kafka.properties.security.protocol", "SASL_PLAINTEXT")
+        .set("kafka.properties.sasl.mechanism", "PLAIN")
+        .set("kafka.properties.sasl.username", "alice")
+        .set("kafka.properties.sasl.password", "alice-secret")
+        .set("delivery.setup_retry_for", "1s");
+    walpost.init();
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 10);
+    run.wait_says("cluster authorization failed", 60);
+    pass(5_000);
+    run.assert_alive();
+    assert_eq!(walpost.ready(), Some(503));
+    let lines = run.log().lines().count();
+    assert!(lines < 20, "one line per change of state:\n{}", run.log());
+    assert!(
+        scene
+            .sql
+            .rows("SELECT 1 FROM walpost.dead_letter")
+            .is_empty(),
+        "the cluster's trouble became a dead letter"
+    );
+    scene.kafka.allow("alice", &scene.topic("order"));
+    scene.judge(10);
+    run.assert_alive();
 }

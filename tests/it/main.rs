@@ -7,6 +7,7 @@
 mod harness;
 
 mod brokers;
+mod certificates;
 mod check;
 mod cli;
 mod connection;

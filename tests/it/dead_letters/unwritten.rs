@@ -2,7 +2,7 @@
 //! everything aside.
 
 use super::{LARGE, large, letters, patient, seqs, small_topic, wait_statuses};
-use crate::harness::{Scene, Walpost, always, until};
+use crate::harness::{Scene, Walpost, always, kafka_server::KafkaServer, postgres::Server, until};
 
 /// While letters cannot be written the slot stays before the event, `/ready` says why, and all that
 /// can be is published; afterwards it goes on by itself.
@@ -179,4 +179,33 @@ fn ten_thousand_keyless_records_for_a_compacted_topic_stop_it_at_the_guard() {
         .replace("'k' || i", "NULL")
         .replace("'T'", "'C'");
     the_guard_stops_it(&scene, &mut walpost, &insert, &["the broker refuses it"]);
+}
+
+#[test]
+fn ten_thousand_records_for_a_topic_that_cannot_be_stop_it_at_the_guard() {
+    let scene = Scene::new();
+    scene.create_topic("order", 1, &[]);
+    let mut walpost = patient(&scene);
+    walpost.init();
+    let insert = ten_thousand("'{}'", "NULL").replace("'order'", "'no topic/' || i");
+    the_guard_stops_it(
+        &scene,
+        &mut walpost,
+        &insert,
+        &["no name for a topic", "topic_invalid"],
+    );
+}
+
+#[test]
+fn ten_thousand_records_that_are_too_large_for_the_whole_broker_stop_it_at_the_guard() {
+    let (broker, _) = KafkaServer::secured("PLAINTEXT", "message.max.bytes=20000");
+    let scene = Scene::on(Server::shared(), broker.kafka.clone());
+    scene.create_topic("order", 1, &[]);
+    let mut walpost = patient(&scene);
+    walpost.init();
+    let insert = ten_thousand(
+        &format!("jsonb_build_object('pad', repeat('x', {LARGE}))"),
+        "NULL",
+    );
+    the_guard_stops_it(&scene, &mut walpost, &insert, &["20000"]);
 }

@@ -159,12 +159,17 @@ impl Kafka {
 
     /// Lets a user write to the topic.
     pub fn allow(&self, user: &str, topic: &str) {
-        self.change_rights(&["--add"], user, topic);
+        self.change_rights(&["--producer", "--add"], user, topic);
     }
 
     /// Takes back what `allow` gave.
     pub fn forbid(&self, user: &str, topic: &str) {
-        self.change_rights(&["--remove", "--force"], user, topic);
+        self.change_rights(&["--producer", "--remove", "--force"], user, topic);
+    }
+
+    /// The user may see the topic, and no more.
+    pub fn allow_to_see(&self, user: &str, topic: &str) {
+        self.change_rights(&["--operation", "Describe", "--add"], user, topic);
     }
 
     /// With Kafka's own tool: the client library has no call for it.
@@ -177,7 +182,6 @@ impl Kafka {
                 "org.apache.kafka.tools.AclCommand",
                 "--bootstrap-server",
                 &self.brokers,
-                "--producer",
             ])
             .args(how)
             .args([

@@ -44,6 +44,33 @@ impl KafkaServer {
         second
     }
 
+    /// One that is also reached at `localhost:port`, where these settings say who comes in: in them
+    /// `@` stands for the listener's prefix, `protocol` is what the listener speaks.
+    pub fn secured(protocol: &str, settings: &str) -> (KafkaServer, String) {
+        let port = free_port();
+        let mut server = KafkaServer::configured(free_port(), &[], "");
+        server.stop();
+        server.append(&format!(
+            "listeners={}\nadvertised.listeners={}\nlistener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURED:{protocol}",
+            format_args!(
+                "PLAINTEXT://{0},CONTROLLER://127.0.0.1:{1},SECURED://localhost:{port}",
+                server.kafka.brokers, server.controller
+            ),
+            format_args!("PLAINTEXT://{},SECURED://localhost:{port}", server.kafka.brokers),
+        ));
+        server.append(&settings.replace('@', "listener.name.secured."));
+        server.restart();
+        (server, format!("localhost:{port}"))
+    }
+
+    /// Lines of its settings, for its next start.
+    fn append(&self, lines: &str) {
+        let path = self.folder.join("server.properties");
+        let mut settings = fs::read_to_string(&path).expect("read server.properties");
+        writeln!(settings, "\n{lines}").expect("format");
+        fs::write(&path, settings).expect("write server.properties");
+    }
+
     /// One that is also reached through so many proxies.
     pub fn proxied(count: usize) -> (KafkaServer, Vec<Proxy>) {
         let ports: Vec<(u16, u16)> = (0..count).map(|_| (free_port(), free_port())).collect();

@@ -5,6 +5,7 @@
 //! test made goes when it ends, also by a panic; what outlives even that is swept by `process`.
 
 pub mod batches;
+pub mod certificates;
 pub mod kafka;
 pub mod kafka_server;
 pub mod load;

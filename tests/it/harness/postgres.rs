@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     fs,
     net::SocketAddr,
+    os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, LazyLock},
@@ -174,6 +175,15 @@ impl Cluster {
         admin.run("SELECT pg_reload_conf()");
     }
 
+    /// A file of the server's, for its eyes only. It reads it when it is told to, by `reload`.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        put(&self.data, name, bytes);
+    }
+
+    pub fn reload(&self) {
+        self.server.admin().run("SELECT pg_reload_conf()");
+    }
+
     fn wait(&self) {
         let admin = self.server.admin();
         until(
@@ -256,8 +266,7 @@ impl Drop for Cluster {
 fn place(name: &str) -> (PathBuf, PathBuf) {
     let folder = new_folder(name);
     if let Some((uid, gid)) = server_user() {
-        std::os::unix::fs::chown(&folder, Some(uid), Some(gid))
-            .expect("give the folder to the server's user");
+        chown(&folder, Some(uid), Some(gid)).expect("give the folder to the server's user");
     }
     (folder.join("data"), folder.join("log"))
 }
@@ -283,6 +292,16 @@ fn initialised(settings: &str) -> (PathBuf, PathBuf) {
                   host all all 127.0.0.1/32 scram-sha-256\nhost replication all 127.0.0.1/32 scram-sha-256\n";
     fs::write(data.join("pg_hba.conf"), access).expect("write pg_hba.conf");
     (data, log)
+}
+
+/// A file in the data folder, for the server's eyes only.
+pub fn put(data: &Path, name: &str, bytes: &[u8]) {
+    let path = data.join(name);
+    fs::write(&path, bytes).expect("write a file of the server's");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    if let Some((uid, gid)) = server_user() {
+        chown(&path, Some(uid), Some(gid)).expect("chown");
+    }
 }
 
 /// Puts lines at the end of postgresql.conf, where they win.
