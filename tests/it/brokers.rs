@@ -239,3 +239,35 @@ fn the_slot_is_at_no_moment_ahead_of_what_is_in_kafka() {
     }
     scene.judge(300);
 }
+
+#[test]
+fn a_broker_that_lost_the_end_of_its_log_makes_a_new_producer_necessary_and_nothing_worse() {
+    let mut broker = KafkaServer::start();
+    let scene = Scene::on(Server::shared(), broker.kafka.clone());
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    // A batch each.
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.extend(scene.insert("a", 1));
+        scene.wait_confirmed(60);
+    }
+    broker.kill();
+    broker.lose_last_batch(&scene.topic("order"));
+    broker.restart();
+    assert_eq!(scene.records().len(), 2);
+    // The producer goes on behind a record that the broker does not know.
+    let more = scene.insert("a", 20);
+    scene.wait_confirmed(60);
+    let arrived: Vec<_> = scene
+        .records()
+        .iter()
+        .map(|r| r.event_id().to_owned())
+        .collect();
+    assert_eq!(arrived, [&ids[..2], &more[..]].concat());
+    let refused = "code=\"OUT_OF_ORDER_SEQUENCE_NUMBER\"";
+    let refused = walpost.metric("walpost_delivery_failures_total", refused);
+    println!("{refused:?}\n{}", run.log());
+    assert!(refused.is_some_and(|count| count > 0.0), "{}", run.log());
+    run.assert_alive();
+}

@@ -130,6 +130,44 @@ fn a_connection_that_fell_silent_is_given_up_and_opened_again() {
 }
 
 #[test]
+fn a_connection_that_fell_silent_while_nothing_is_read_is_given_up_although_kafka_stays_away() {
+    let way = Breakable::take();
+    let scene = Scene::behind(&way);
+    let proxy = postgres_proxy(&scene);
+    scene.publisher_setting("wal_sender_timeout", "'4s'");
+    let mut walpost = scene.ready(1);
+    walpost
+        .set(
+            "postgres.url",
+            scene.server.url_at("127.0.0.1", proxy.port, &scene.tag),
+        )
+        .set("postgres.receive_timeout", "4s")
+        .set("delivery.in_flight_rows", 10);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 3);
+    scene.wait_confirmed(60);
+    let (walsender, confirmed) = (scene.walsender(), scene.confirmed());
+    way.proxy().refuse();
+    scene.sql.run(&scene.rows("a", 500, 100));
+    until("as many rows are on their way as may be", 60, || {
+        (walpost.metric("walpost_in_flight_rows", "")? == 10.0).then_some(())
+    });
+    proxy.swallow();
+    until("the server gives the connection up", 60, || {
+        scene.slot()?.active_pid.is_none().then_some(())
+    });
+    // New connections work; the old ones stay silent for ever.
+    proxy.forward();
+    until("another walsender", 60, || {
+        scene.slot()?.active_pid.filter(|pid| *pid != walsender)
+    });
+    assert!(scene.records().len() == 3 && scene.confirmed() >= confirmed);
+    way.proxy().forward();
+    scene.judge(503);
+    run.assert_alive();
+}
+
+#[test]
 fn started_before_the_servers_it_waits_and_says_so_once() {
     let way = Breakable::take();
     let scene = Scene::behind(&way);

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Cluster, until};
+use crate::harness::{Scene, Walpost, kafka::Kafka, postgres::Cluster, sql::Sql, until};
 
 /// A role of its own, with this much on the way to `init`; its URL.
 fn role(scene: &Scene, attributes: &str) -> (String, String) {
@@ -168,4 +168,58 @@ fn a_pooler_in_between_is_recognised() {
     for command in ["init", "run", "status"] {
         walpost.command(&[command]).expect(1, &["pooler", "08p01"]);
     }
+}
+
+#[test]
+fn a_server_without_a_free_connection_is_waited_for_with_its_setting_on_every_version() {
+    let cluster = Cluster::start("max_connections = 14\nsuperuser_reserved_connections = 6");
+    let scene = Scene::on(cluster.server.clone(), Kafka::shared());
+    let walpost = scene.ready(1);
+    let mut run = scene.started(&walpost);
+    scene.insert("a", 2);
+    scene.wait_confirmed(60);
+    // Others take what there is as soon as ours are gone.
+    let (name, url) = role(&scene, "");
+    let user = scene.server.publisher_name();
+    scene.sql.run(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'"
+    ));
+    let mut others = Vec::new();
+    until("no connection is free", 60, || {
+        let login: tokio_postgres::Config = url.parse().expect("a URL");
+        let other = Sql::new(login);
+        if other.try_rows("SELECT 1").is_ok() {
+            others.push(other);
+            return None;
+        }
+        let ours =
+            "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND usename";
+        let some = scene.sql.rows(&format!("{ours} = '{user}'"));
+        if some.is_empty() {
+            return Some(());
+        }
+        scene.sql.run(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{user}'"
+        ));
+        None
+    });
+    scene.insert("a", 2);
+    run.wait_says("max_connections", 60);
+    assert!(run.says("53300"), "{}", run.log());
+    until("/ready says so", 60, || {
+        let (code, body) = walpost.get("/ready")?;
+        (code == 503 && body.contains("max_connections")).then_some(())
+    });
+    // A command that is run by hand is told at once.
+    walpost
+        .command(&["check"])
+        .expect(3, &["max_connections", "53300"]);
+    run.assert_alive();
+    drop(others);
+    scene.judge(4);
+    until("/ready answers 200", 60, || {
+        (walpost.ready() == Some(200)).then_some(())
+    });
+    run.assert_alive();
+    drop_role(&scene, &name);
 }

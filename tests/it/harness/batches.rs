@@ -13,6 +13,8 @@ struct Batch {
     first: i64,
     last: i64,
     producer: i64,
+    /// Where it is in its file.
+    starts: u64,
 }
 
 /// The batches of one topic, by partition and in order.
@@ -49,6 +51,17 @@ impl Batches {
     }
 }
 
+/// Takes the last batch from a partition's only segment.
+pub fn cut_last(partition: &Path) {
+    let mut batches = Vec::new();
+    let path = partition.join("00000000000000000000.log");
+    segment(&path, &mut batches);
+    let last = batches.last().expect("a batch");
+    let file = File::options().write(true).open(&path);
+    let file = file.expect("open a segment");
+    file.set_len(last.starts).expect("cut a segment");
+}
+
 /// The part of a batch that comes before its records.
 /// <https://kafka.apache.org/documentation/#recordbatch>
 const HEADER: usize = 61;
@@ -60,6 +73,7 @@ fn segment(file: &Path, batches: &mut Vec<Batch>) {
     let mut file = File::open(file).expect("open a segment");
     let mut header = [0; HEADER];
     loop {
+        let starts = file.stream_position().expect("read a segment");
         match file.read_exact(&mut header) {
             Ok(()) => {}
             // The end, or a batch that is being written.
@@ -73,6 +87,7 @@ fn segment(file: &Path, batches: &mut Vec<Batch>) {
             first,
             last: first + i64::from(int(23)),
             producer: long(43),
+            starts,
         });
         let rest = BEFORE_LENGTH + length - HEADER as i64;
         file.seek(SeekFrom::Current(rest)).expect("pass a batch");

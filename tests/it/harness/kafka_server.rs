@@ -13,7 +13,7 @@ use std::{
 use rustix::process::Signal;
 
 use super::{
-    batches::Batches,
+    batches::{self, Batches},
     free_port,
     kafka::Kafka,
     process::{Process, new_folder},
@@ -143,6 +143,11 @@ impl KafkaServer {
     /// Who wrote the topic's records.
     pub fn batches(&self, topic: &str) -> Batches {
         Batches::read(&self.folder.join("data"), topic)
+    }
+
+    /// What a power cut does to a broker that is down: the last batch of the topic's partition 0 is gone.
+    pub fn lose_last_batch(&self, topic: &str) {
+        batches::cut_last(&self.folder.join(format!("data/{topic}-0")));
     }
 
     fn wait(&self) {
