@@ -9,12 +9,16 @@ use std::{
 };
 
 use futures_util::future::try_join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio_postgres::{Client, Row, Statement, Transaction, types::ToSql};
 
 use super::letter::{Kept, Place, as_ascii, headers_from_json, headers_to_json, tuple_of};
 use crate::{
     lsn::{Lsn, PgTime, Position},
+    outbox::{
+        mapping::WALPOST_REPLAY,
+        row::{Origin, Reread},
+    },
     pg::quote::ident,
     state::LetterCounts,
 };
@@ -63,6 +67,8 @@ pub struct Park {
     /// `None`: no record could be made of it.
     pub kept: Option<Kept>,
     pub raw: Option<Value>,
+    /// Why it was read from the table; `None`: it was read from the log.
+    pub reread: Option<Reread>,
     pub fault: Option<Fault>,
     /// It waits behind this letter of its key.
     pub behind: Option<Place>,
@@ -173,8 +179,7 @@ pub enum Body {
     Row {
         columns: Vec<(String, u32)>,
         tuple: Vec<u8>,
-        /// It was read from the table, to be sent once more.
-        resend: bool,
+        origin: Origin,
     },
     /// Why it cannot be sent at all.
     Broken(String),
@@ -464,9 +469,13 @@ async fn write_park(
 ) -> Result<Option<Noted>, tokio_postgres::Error> {
     let (life, commit, ordinal) = parts(&park.place);
     let kept = park.kept.as_ref();
-    let json = |json| if ascii { as_ascii(json) } else { json };
-    let headers = kept.map(|kept| json(headers_to_json(&kept.headers)));
-    let raw = park.raw.clone().map(json);
+    let as_stored = |json| if ascii { as_ascii(json) } else { json };
+    // A raw row has no headers yet, but what its record is to say of where it was read.
+    let reread = park.raw.as_ref().and(park.reread);
+    let reread = reread.map(|reread| json!([[WALPOST_REPLAY, reread.name()]]));
+    let headers = kept.map(|kept| as_stored(headers_to_json(&kept.headers)));
+    let headers = headers.or(reread);
+    let raw = park.raw.clone().map(as_stored);
     let event_id = park.event_id.as_deref().map(|id| plain(id, ascii));
     let fault = park.fault.as_ref();
     let status = if park.behind.is_some() {
@@ -730,7 +739,11 @@ async fn body(
             Ok((names, tuple)) => Body::Row {
                 columns: typed(transaction, &letter.outbox, names).await?,
                 tuple,
-                resend: letter.resend,
+                origin: match row.try_get::<_, Option<Value>>(11)? {
+                    _ if letter.resend => Origin::Table(Reread::Resend),
+                    Some(_) => Origin::TableLetter,
+                    None => Origin::Letter,
+                },
             },
         });
     }
@@ -874,7 +887,7 @@ pub async fn find_event(
         letter.body = Body::Row {
             columns: columns.collect(),
             tuple,
-            resend: true,
+            origin: Origin::Table(Reread::Resend),
         };
         return Ok(());
     }

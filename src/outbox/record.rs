@@ -170,7 +170,9 @@ impl Mapper {
         }
         match origin {
             Origin::Stream => {}
-            Origin::Letter => headers.push(WALPOST_REPLAY, DEAD_LETTER.as_bytes()),
+            Origin::Letter | Origin::TableLetter => {
+                headers.push(WALPOST_REPLAY, DEAD_LETTER.as_bytes())
+            }
             Origin::Table(reread) => headers.push(WALPOST_REPLAY, reread.name().as_bytes()),
         }
         for (one, field) in mapping.additional.iter().zip(&shape.additional) {

@@ -29,6 +29,9 @@ pub enum Origin {
     Stream,
     /// From its dead letter: its record tells its position, and that it comes from there.
     Letter,
+    /// From the dead letter of a row that was read from the table, which has no position: its record
+    /// tells only that it comes from there.
+    TableLetter,
     /// From the table itself: its record tells why.
     Table(Reread),
 }

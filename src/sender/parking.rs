@@ -19,7 +19,7 @@ use crate::{
     },
     ledger::{Content, Ledger, Row, RowState, Seq},
     lsn::{Lsn, Position},
-    outbox::row::{OutboxRow, Unmappable},
+    outbox::row::{Origin, OutboxRow, Unmappable},
     pg::pgoutput::Tuple,
 };
 
@@ -370,6 +370,10 @@ impl<P: Enqueue> Sender<P> {
             key: parts.key,
             kept: parts.kept,
             raw: parts.raw,
+            reread: match row.origin {
+                Origin::Table(reread) => Some(reread),
+                Origin::Stream | Origin::Letter | Origin::TableLetter => None,
+            },
             fault,
             behind,
             retry_after: if behind.is_none() {

@@ -36,7 +36,7 @@ impl fmt::Display for Poison {
         write!(f, "event {}", self.event_id)?;
         match self.origin {
             Origin::Stream | Origin::Letter => write!(f, " at {}", self.position)?,
-            Origin::Table(_) => write!(f, " of the table")?,
+            Origin::TableLetter | Origin::Table(_) => write!(f, " of the table")?,
         }
         self.topic
             .iter()

@@ -11,10 +11,7 @@ use crate::{
     kafka::topics::{TopicState, Topics},
     ledger::{self, Content, Ledger, Letter, RowState},
     lsn::{Lsn, Position},
-    outbox::{
-        relation::Relations,
-        row::{Origin, Reread},
-    },
+    outbox::{relation::Relations, row::Origin},
 };
 
 impl<P: Enqueue> Sender<P> {
@@ -205,25 +202,17 @@ impl<P: Enqueue> Sender<P> {
             Body::Row {
                 columns,
                 tuple,
-                resend,
-            } => {
-                let origin = if resend {
-                    Origin::Table(Reread::Resend)
-                } else {
-                    Origin::Letter
-                };
-                match relations.shape_of_kept(&letter.outbox, &columns) {
-                    Some(shape) => {
-                        let tuple = tuple.into();
-                        (origin, Content::Tuple { shape, tuple }, None)
-                    }
-                    None => {
-                        let text =
-                            format!("{} is no outbox table of this publisher", letter.outbox);
-                        (origin, nothing(), Some(text))
-                    }
+                origin,
+            } => match relations.shape_of_kept(&letter.outbox, &columns) {
+                Some(shape) => {
+                    let tuple = tuple.into();
+                    (origin, Content::Tuple { shape, tuple }, None)
                 }
-            }
+                None => {
+                    let text = format!("{} is no outbox table of this publisher", letter.outbox);
+                    (origin, nothing(), Some(text))
+                }
+            },
         };
         let state = if alone {
             RowState::Retry

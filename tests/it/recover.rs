@@ -166,6 +166,30 @@ fn poison_among_existing_rows_ends_with_5_and_can_be_repeated() {
 }
 
 #[test]
+fn the_letter_of_a_row_of_the_table_tells_no_position() {
+    let (scene, mut walpost, _) = with_rows(&[("a", 2)]);
+    let bad = scene.insert_row(&[("headers", "'[1]'")]);
+    walpost
+        .command(&["init", "--include-existing"])
+        .expect(0, &["published 3 rows"]);
+    // It can be mapped without its headers.
+    walpost.outbox(format!(
+        "[[outbox]]\ntable = \"public.outbox\"\ntopic = \"{}\"\n[outbox.columns]\nheaders = false\n",
+        scene.topic("{aggregate_type}")
+    ));
+    let mut run = scene.started(&walpost);
+    walpost
+        .command(&["dead-letters", "replay", "--all"])
+        .expect(0, &[]);
+    let records = scene.wait_records(3);
+    let released = records.iter().find(|record| record.event_id() == bad);
+    let released = released.expect("the letter's record");
+    assert_eq!(released.header("walpost_replay"), Some("dead-letter"));
+    assert_eq!(released.header("wal_position"), None);
+    run.stop(0);
+}
+
+#[test]
 fn existing_rows_wait_for_their_topic_and_a_stop_leaves_them_for_the_next_time() {
     let (scene, walpost, _) = with_rows(&[("a", 2)]);
     scene.insert_row(&[("aggregate_type", "'late'"), ("aggregate_id", "'late'")]);
