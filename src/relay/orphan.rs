@@ -2,7 +2,8 @@
 //! anyone may take it. The end may say why (a transaction that cannot be decoded), and the rows
 //! before it are good. So what is left is read and sent by turns: read while nothing is sent, until
 //! there is no more room; sent after a check said that nobody took over. Whoever takes over then
-//! sees no more rows late than may be in flight.
+//! sees no more rows late than may be in flight. Before the check that notices it, the stream looks
+//! like any other, and all that is read is sent.
 
 use std::time::{Duration, Instant};
 
