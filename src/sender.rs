@@ -6,9 +6,11 @@
 //! open row, and rows that failed by their own or a neighbour's fault (suspects) are sent alone,
 //! through the probe producer, when nothing enqueued before them is open.
 
+mod landing;
 mod lives;
 mod outcomes;
 mod parking;
+mod parts;
 mod poison;
 mod releasing;
 mod retries;
@@ -41,7 +43,8 @@ use self::{
     suspicion::Suspicions,
 };
 pub use self::{
-    parking::{Parking, Parts, Task},
+    parking::{Parking, Task},
+    parts::Parts,
     poison::Poison,
 };
 

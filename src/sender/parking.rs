@@ -6,21 +6,21 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
-
-use super::{Enqueue, Sender, map};
+use super::{
+    Enqueue, Sender,
+    parts::{event_id_of, outbox_name},
+};
 use crate::{
     config::{self, OnPoison},
     dead_letters::{
         guard::Guard,
         held::{BATCH, Held, Identity},
-        letter::{Kept, Place, raw_of},
-        store::{Failure, Fault, Loaded, Park, Write},
+        letter::{Kept, Place},
+        store::{Fault, Loaded, Park, Write},
     },
     ledger::{Content, Ledger, Row, RowState, Seq},
-    lsn::{Lsn, Position},
-    outbox::row::{Origin, OutboxRow, Unmappable},
-    pg::pgoutput::Tuple,
+    lsn::Position,
+    outbox::row::Origin,
 };
 
 /// Keys named when too many rows are held.
@@ -212,15 +212,6 @@ impl Parking {
         let since = *self.full.get_or_insert(self.looks);
         since == self.looks || !self.flying.is_empty() || self.held.is_releasing()
     }
-}
-
-/// What a row is kept with: a record, or the raw row where none could be made of it.
-pub struct Parts {
-    pub topic: String,
-    pub key: Option<Vec<u8>>,
-    pub kept: Option<Kept>,
-    pub raw: Option<Value>,
-    unmappable: Option<Unmappable>,
 }
 
 impl<P: Enqueue> Sender<P> {
@@ -430,123 +421,6 @@ impl<P: Enqueue> Sender<P> {
         )
     }
 
-    fn parts(&mut self, row: &Row) -> Parts {
-        let unmappable = match map(&mut self.mapper, row) {
-            Ok(record) => {
-                let kept = Kept::of(&record);
-                return Parts {
-                    topic: kept.topic.clone(),
-                    key: kept.key.clone(),
-                    kept: Some(kept),
-                    raw: None,
-                    unmappable: None,
-                };
-            }
-            Err(unmappable) => unmappable,
-        };
-        let mut parts = Parts {
-            topic: String::new(),
-            key: None,
-            kept: None,
-            raw: None,
-            unmappable: Some(unmappable),
-        };
-        if let Content::Tuple { shape, tuple } = &row.content {
-            let tuple = Tuple::from_bytes(tuple);
-            parts.raw = Some(raw_of(shape, tuple));
-            if let Ok(row) = OutboxRow::new(shape, tuple) {
-                parts.topic = self.mapper.topic(&row).unwrap_or_default().to_owned();
-                parts.key = self.mapper.key(&row).ok().flatten().map(<[u8]>::to_vec);
-            }
-        }
-        parts
-    }
-
-    /// What a letter that was sent holds.
-    pub fn parts_of_letter(&mut self, row: &Row) -> Parts {
-        match &row.content {
-            // As it was kept, without what tells of its replay.
-            Content::Kept(kept) => Parts {
-                topic: kept.topic.clone(),
-                key: kept.key.clone(),
-                kept: Some(Kept::clone(kept)),
-                raw: None,
-                unmappable: None,
-            },
-            Content::Tuple { .. } => self.parts(row),
-        }
-    }
-
-    /// A letter was sent, or could not even be: an attempt is spent.
-    pub(super) fn letter_fails(&mut self, ledger: &mut Ledger, seq: Seq, fault: Fault) {
-        let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
-            return;
-        };
-        let sent = usize::try_from(letter.attempts)
-            .unwrap_or(usize::MAX)
-            .saturating_add(1);
-        let is_dead = letter.resend || sent >= self.parking.retry_after.len();
-        if let (Some(taken), Some(place)) = (&letter.taken, letter.place) {
-            self.parking.held.failed(&taken.identity, place);
-        }
-        let write = Write::Fail(Box::new(Failure {
-            id: letter.id,
-            attempts: letter.attempts,
-            fault,
-            retry_after: if is_dead {
-                None
-            } else {
-                self.parking.pause(sent)
-            },
-            is_dead,
-            holds: letter.taken.is_some(),
-        }));
-        self.task(ledger, seq, write);
-    }
-
-    /// A letter of its key before it failed.
-    pub(super) fn letter_returns(&mut self, ledger: &mut Ledger, seq: Seq) {
-        let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) else {
-            return;
-        };
-        let cause = letter.taken.as_ref().and_then(|taken| {
-            let of = &taken.identity;
-            self.parking.held.cause(of.outbox, of.topic, &of.key)
-        });
-        if let Some(behind) = cause {
-            let id = letter.id;
-            self.task(ledger, seq, Write::Return { id, behind });
-        }
-    }
-
-    /// A letter arrived: it is settled when that is written.
-    pub(super) fn letter_arrives(&mut self, ledger: &mut Ledger, seq: Seq) {
-        if let Some(letter) = ledger.row(seq).and_then(|row| row.letter.as_ref()) {
-            let id = letter.id;
-            self.task(ledger, seq, Write::Resolve { id });
-        }
-    }
-
-    pub(super) fn task(&mut self, ledger: &mut Ledger, seq: Seq, write: Write) {
-        self.parking.tasks.push(Task {
-            seq,
-            identity: None,
-            write,
-        });
-        ledger.set_state(seq, RowState::Parked);
-    }
-
-    /// A letter whose key has another failed letter since it was taken goes back behind it.
-    pub(super) fn goes_back(&mut self, ledger: &mut Ledger, seq: Seq) -> bool {
-        let behind = ledger
-            .row(seq)
-            .is_some_and(|row| self.parking.goes_behind(row));
-        if behind {
-            self.letter_returns(ledger, seq);
-        }
-        behind
-    }
-
     /// Parks a suspect whose key is held meanwhile.
     pub(super) fn parks_suspect(&mut self, ledger: &mut Ledger, seq: Seq) -> Option<Parked> {
         if self.parking.held.is_empty() {
@@ -557,44 +431,6 @@ impl<P: Enqueue> Sender<P> {
         let topic = self.topics.number(&parts.topic);
         let held = self.parking.holds(row, topic, parts.key.as_deref());
         held.then(|| self.park(ledger, seq, None, None))
-    }
-
-    /// A task was carried out; that was durable when the log stood at `durable`. The settled row.
-    pub fn written(
-        &mut self,
-        ledger: &mut Ledger,
-        seq: Seq,
-        identity: Option<&Identity>,
-        write: &Write,
-        durable: Lsn,
-    ) -> Option<Row> {
-        let row = ledger.settle_written(seq, durable)?;
-        let open = match write {
-            Write::Park(park) => {
-                if let Some(identity) = identity {
-                    self.parking.held.written(identity, park.place);
-                }
-                return Some(row);
-            }
-            Write::Resolve { id } => {
-                self.parking.flying.remove(id);
-                false
-            }
-            Write::Fail(failure) => {
-                self.parking.flying.remove(&failure.id);
-                true
-            }
-            Write::Return { id, .. } => {
-                self.parking.flying.remove(id);
-                self.parking.held_rows += 1;
-                true
-            }
-        };
-        let taken = row.letter.as_ref().and_then(|letter| letter.taken.as_ref());
-        if let Some(taken) = taken {
-            self.parking.held.landed(&taken.identity, taken.born, open);
-        }
-        Some(row)
     }
 }
 
@@ -614,25 +450,4 @@ pub(super) fn on_poison(row: &Row) -> OnPoison {
         Content::Tuple { shape, .. } => shape.mapping.on_poison,
         Content::Kept(_) => OnPoison::Skip,
     }
-}
-
-fn outbox_name(row: &Row) -> String {
-    match (&row.letter, &row.content) {
-        (Some(letter), _) => letter.outbox.to_string(),
-        (None, Content::Tuple { shape, .. }) => shape.mapping.table.to_string(),
-        (None, Content::Kept(_)) => String::new(),
-    }
-}
-
-/// The event's id, also of a row that has no record.
-pub(super) fn event_id_of(row: &Row) -> Option<String> {
-    if let Some(letter) = &row.letter {
-        return letter.event_id.clone();
-    }
-    let Content::Tuple { shape, tuple } = &row.content else {
-        return None;
-    };
-    let row = OutboxRow::new(shape, Tuple::from_bytes(tuple)).ok()?;
-    let id = row.event_id()?;
-    Some(String::from_utf8_lossy(id).into_owned())
 }

@@ -153,5 +153,5 @@ pub(super) fn poison(
 
 /// The event's id, as it is told.
 pub(super) fn event_id(row: &Row) -> String {
-    super::parking::event_id_of(row).unwrap_or_else(|| "without an id".into())
+    super::parts::event_id_of(row).unwrap_or_else(|| "without an id".into())
 }
