@@ -206,6 +206,7 @@ impl Relay {
             checked_received: Lsn::ZERO,
             check_now: true,
             superseded: None,
+            doubted: false,
             orphaned: None,
             turned: now,
             heard: now,

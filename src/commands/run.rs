@@ -316,6 +316,8 @@ fn unanswered(answer: Answer) -> Failure {
         | Answer::TakenOver { .. }
         | Answer::Released
         | Answer::Advanced
+        | Answer::Heard(_)
+        | Answer::Reconnected
         | Answer::Noted => Failure::Passing(anyhow!("internal: an answer to another question")),
     }
 }

@@ -1,7 +1,9 @@
 //! Connections for SQL.
 
+use std::future::poll_fn;
+
 use tokio_postgres::{
-    Client,
+    AsyncMessage, Client, Notification,
     config::{SslMode, SslNegotiation},
 };
 use tracing::debug;
@@ -23,10 +25,26 @@ const DURABLE: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', 
 /// A connection whose values are written the same way whatever the role's settings are, with
 /// `search_path = pg_catalog`: names are qualified everywhere. It ends when the client is dropped.
 pub async fn connect(info: &ConnInfo, application_name: &str) -> Result<Client, Failure> {
-    open(info, |opened| log_in(opened, application_name)).await
+    connect_and_hear(info, application_name, |_| {}).await
 }
 
-async fn log_in(opened: Opened, application_name: &str) -> Result<Client, Refused> {
+/// The same; `hear` is called with each notification of what the session listens to.
+pub async fn connect_and_hear(
+    info: &ConnInfo,
+    application_name: &str,
+    hear: impl Fn(Notification) + Clone + Send + 'static,
+) -> Result<Client, Failure> {
+    open(info, |opened| {
+        log_in(opened, application_name, hear.clone())
+    })
+    .await
+}
+
+async fn log_in(
+    opened: Opened,
+    application_name: &str,
+    hear: impl Fn(Notification) + Send + 'static,
+) -> Result<Client, Refused> {
     let Opened { stream, attempt } = opened;
     let info = &attempt.info;
     let mut config = tokio_postgres::Config::new();
@@ -46,7 +64,7 @@ async fn log_in(opened: Opened, application_name: &str) -> Result<Client, Refuse
     if let Some(password) = &attempt.password {
         config.password(password.text.reveal());
     }
-    let (client, connection) = config
+    let (client, mut connection) = config
         .connect_raw(stream, Done)
         .await
         .map_err(|error| attempt.sql_refused(error))?;
@@ -57,8 +75,15 @@ async fn log_in(opened: Opened, application_name: &str) -> Result<Client, Refuse
     let name = application_name.to_string();
     let host = attempt.host.clone();
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            debug!(%host, application_name = name, "connection ended: {:#}", anyhow::Error::from(error));
+        while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
+            match message {
+                Ok(AsyncMessage::Notification(notification)) => hear(notification),
+                Ok(_) => {}
+                Err(error) => {
+                    debug!(%host, application_name = name, "connection ended: {:#}", anyhow::Error::from(error));
+                    return;
+                }
+            }
         }
     });
     client

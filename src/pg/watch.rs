@@ -10,13 +10,13 @@ use std::{
 
 use anyhow::anyhow;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{MissedTickBehavior, interval, timeout},
 };
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Notification};
 use tracing::{debug, warn};
 
-use self::statements::{advance, missed, release, take_over, write};
+use self::statements::{advance, heard, listen, missed, release, take_over, write};
 use super::{
     conninfo::ConnInfo,
     failure::{CannotConnectNow, of_statement},
@@ -87,6 +87,10 @@ pub enum Answer {
     Released,
     Advanced,
     Noted,
+    /// Unasked: somebody says that he took the slot over and began this epoch.
+    Heard(i64),
+    /// Unasked: the connection was lost, and there is a new one.
+    Reconnected,
     /// They aren't, or nobody may look: no position may move.
     Broken(Stop),
     /// Nothing is known: the connection failed. Also told when nobody asked.
@@ -99,6 +103,8 @@ pub enum Answer {
 pub struct Watch {
     questions: mpsc::Sender<(u64, Question)>,
     answers: mpsc::Receiver<(Option<u64>, Answer)>,
+    /// The newest epoch that was heard of.
+    heard: watch::Receiver<i64>,
     /// The number of the last question.
     asked: u64,
     waiting: bool,
@@ -122,10 +128,12 @@ impl Watch {
         let (questions, questioned) = mpsc::channel(1);
         let (answer, answers) = mpsc::channel(4);
         let (refresh, refreshes) = mpsc::channel(4);
+        let (hear, heard) = watch::channel(0);
         let task = Task {
             info,
             names,
             state,
+            hear,
             client: None,
             warned: Vec::new(),
         };
@@ -134,6 +142,7 @@ impl Watch {
             Watch {
                 questions,
                 answers,
+                heard,
                 asked: 0,
                 waiting: false,
             },
@@ -158,7 +167,14 @@ impl Watch {
     /// The next answer, and whether it is to the question: a loss of the connection is told unasked
     /// too. Cancel-safe.
     pub async fn answer(&mut self) -> (bool, Answer) {
-        match self.answers.recv().await {
+        let answer = tokio::select! {
+            biased;
+            Ok(()) = self.heard.changed() => {
+                return (false, Answer::Heard(*self.heard.borrow_and_update()));
+            }
+            answer = self.answers.recv() => answer,
+        };
+        match answer {
             Some((None, answer)) => (false, answer),
             Some((Some(_), answer)) => {
                 self.waiting = false;
@@ -193,6 +209,7 @@ struct Task {
     info: ConnInfo,
     names: Names,
     state: Arc<State>,
+    hear: watch::Sender<i64>,
     client: Option<Client>,
     /// What was warned of last, without its figures.
     warned: Vec<String>,
@@ -224,8 +241,8 @@ impl Task {
                     Some(client) if client.is_closed() => {
                         self.client = None;
                         match self.connect().await {
-                            Ok(()) => continue,
-                            Err(answer) => (None, self.heard(answer)),
+                            Ok(()) => (None, Answer::Reconnected),
+                            Err(answer) => (None, self.unseen(answer)),
                         }
                     }
                     _ => continue,
@@ -238,7 +255,7 @@ impl Task {
     }
 
     /// What was seen before is not told on when the server says nothing any more.
-    fn heard(&self, answer: Answer) -> Answer {
+    fn unseen(&self, answer: Answer) -> Answer {
         if matches!(answer, Answer::Lost(_) | Answer::ServerStopping) {
             self.state.lock().slot = None;
         }
@@ -261,7 +278,7 @@ impl Task {
                 ))
             }
         };
-        self.heard(answer)
+        self.unseen(answer)
     }
 
     async fn ask_server(&mut self, question: Question) -> Result<Answer, Answer> {
@@ -339,8 +356,16 @@ impl Task {
 
     async fn connect(&mut self) -> Result<(), Answer> {
         let application = format!("walpost:{}", self.names.slot);
-        match sql::connect(&self.info, &application).await {
+        let (hear, slot) = (self.hear.clone(), self.names.slot.clone());
+        let hear = move |notification: Notification| {
+            if let Some(epoch) = heard(&notification, &slot) {
+                // Nobody listens any more when the publisher ends.
+                let _ = hear.send(epoch);
+            }
+        };
+        match sql::connect_and_hear(&self.info, &application, hear).await {
             Ok(client) => {
+                listen(&client).await.map_err(|error| self.lost(error))?;
                 debug!("side connection open");
                 self.client = Some(client);
                 Ok(())

@@ -57,7 +57,11 @@ impl Relay {
                     self.notice_orphan(session, &facts);
                     self.ledger.raise_ceiling(asked.boundary);
                     self.ledger.reserve(asked.reserved.unwrap_or(Lsn::ZERO));
-                    self.sender.suspend(self.reads_what_is_left(session));
+                    // What was heard after this check began calls for the next one.
+                    let waits = session.check_now && self.sender.is_suspended();
+                    session.doubted &= waits;
+                    self.sender
+                        .suspend(waits || self.reads_what_is_left(session));
                     session.vouched = session.checked;
                     let slot = facts.slot.as_ref();
                     session.stands = slot.and_then(|slot| slot.confirmed_flush_lsn);
@@ -72,6 +76,19 @@ impl Relay {
             Answer::Broken(_) if session.is_stopped_by_poison() => Err(self.stopped_by_poison()),
             Answer::Broken(stop) => Err(stop.into()),
             Answer::TakenOver { .. } | Answer::Released | Answer::Advanced | Answer::Noted => {
+                Ok(())
+            }
+            Answer::Heard(epoch) => {
+                if epoch > session.start.epoch {
+                    debug!(epoch, "somebody says that he took the slot over");
+                    session.doubted = true;
+                    self.wait_for_check(session);
+                }
+                Ok(())
+            }
+            // Whoever took over meanwhile told nobody.
+            Answer::Reconnected => {
+                self.wait_for_check(session);
                 Ok(())
             }
             Answer::Lost(error) => {
@@ -94,7 +111,8 @@ impl Relay {
                     );
                     session.server_stopping = Some(Instant::now());
                     // Nothing more is read; what was may be settled yet.
-                    self.sender.suspend(session.superseded.is_some());
+                    let has_rival = session.doubted || session.superseded.is_some();
+                    self.sender.suspend(has_rival);
                 }
                 Ok(())
             }
@@ -148,6 +166,12 @@ impl Relay {
         session.check_now = true;
         self.sender.suspend(true);
         self.letters.disown();
+    }
+
+    /// The slot may be another's: nothing is sent until it is known.
+    fn wait_for_check<S>(&mut self, session: &mut Session<S>) {
+        self.sender.suspend(true);
+        session.check_now = true;
     }
 
     pub(super) fn ask_check<S>(&mut self, session: &mut Session<S>, watch: &mut Watch) {

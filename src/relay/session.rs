@@ -52,6 +52,8 @@ pub struct Session<S> {
     pub check_now: bool,
     /// Since when it is known that another publisher has the next epoch.
     pub superseded: Option<Instant>,
+    /// Somebody says that he took the slot over; a check will tell.
+    pub doubted: bool,
     /// When the server last said anything.
     pub heard: Instant,
     /// When the last status was sent, and what it confirmed.

@@ -12,7 +12,7 @@ use crate::harness::{
     pass,
     proxy::Proxy,
     records::Record,
-    terms::{Terms, reveal},
+    terms::{Judged, Terms, reveal},
     until,
 };
 
@@ -21,6 +21,7 @@ const PATIENCE: &str = "3s";
 
 /// No publisher has more rows on their way.
 const IN_FLIGHT: usize = 300;
+const FEW: usize = 50;
 
 /// How the publisher is hit.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +45,23 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn new(scene: &Scene, mut walpost: Walpost, kafka: Breakable) -> Publisher {
+    fn new(scene: &Scene, walpost: Walpost, kafka: Breakable) -> Publisher {
+        Publisher::with_rows_in_flight(IN_FLIGHT, scene, walpost, kafka)
+    }
+
+    fn with_rows_in_flight(
+        rows: usize,
+        scene: &Scene,
+        mut walpost: Walpost,
+        kafka: Breakable,
+    ) -> Publisher {
         let postgres = Proxy::new(scene.server.socket_address());
         let url = scene.server.url_at("127.0.0.1", postgres.port, &scene.tag);
         walpost
             .set("postgres.url", url)
             .set("postgres.receive_timeout", "3s")
             .set("kafka.brokers", kafka.proxy().address())
-            .set("delivery.in_flight_rows", IN_FLIGHT);
+            .set("delivery.in_flight_rows", rows);
         reveal(&mut walpost);
         let run = walpost.start();
         Publisher {
@@ -148,28 +158,75 @@ fn twenty_take_overs_under_load_lose_and_disorder_nothing() {
     load.stop();
     scene.wait_confirmed(60);
 
-    let topic = scene.topic("order");
-    let batches = HashMap::from([(topic.clone(), both[0].kafka.batches(&topic))]);
-    let terms = Terms::read(&both.each_ref().map(|one| &one.walpost), batches);
-    let stamped = |record: &Record| (record.arrived(), record.timestamp.unwrap_or_default());
-    let arrived: Vec<_> = scene.records().iter().map(stamped).collect();
-    let judged = terms.judge(&scene.committed(), &arrived, |_| false);
+    let judged = judged(&scene, &both);
     let verdict = &judged.verdict;
-    println!(
-        "{} take-overs: {verdict}, {} late, at most {} of one publisher at a time",
-        terms.take_overs(),
-        judged.late,
-        judged.most
-    );
     assert!(verdict.is_clean(), "{verdict}");
     assert!(verdict.committed > 1_000, "too few events: {verdict}");
-    assert!(terms.take_overs() >= 20, "{}", terms.take_overs());
+    assert!(judged.take_overs >= 20, "{}", judged.take_overs);
     assert!(
         judged.most <= IN_FLIGHT,
         "one publisher repeated {} rows late: {}",
         judged.most,
         judged.whose
     );
+}
+
+/// Much lies in its buffers in front of the end of its stream, and its next check is far away.
+#[test]
+fn a_publisher_whose_session_was_ended_sends_no_more_once_another_took_over() {
+    let (way, other_way) = (Breakable::take(), Breakable::take());
+    let scene = Scene::behind(&way);
+    scene.create_topic("order", 1, &[("message.timestamp.type", "LogAppendTime")]);
+    let mut walpost = scene.walpost();
+    walpost.init();
+    let twin = walpost.twin();
+    walpost.set("postgres.status_interval", "2s");
+    let mut first = Publisher::with_rows_in_flight(FEW, &scene, walpost, way);
+    first.walpost.wait_ready();
+    let mut second = Publisher::new(&scene, twin, other_way);
+    until("the other one waits", 60, || second.waits().then_some(()));
+    // Five times a second as many as may be on their way.
+    first.kafka.proxy().delay(100);
+    scene.insert("a", 30_000);
+    until("it publishes", 60, || {
+        let rows = first.walpost.metric("walpost_in_flight_rows", "")?;
+        (rows == FEW as f64).then_some(())
+    });
+    let walsender = scene.walsender();
+    scene
+        .sql
+        .run(&format!("SELECT pg_terminate_backend({walsender})"));
+    until("the other one takes over", 60, || {
+        (second.began() > 0).then_some(())
+    });
+    until("it waits", 60, || first.waits().then_some(()));
+    first.kafka.proxy().forward();
+    scene.wait_confirmed(60);
+    let both = [first, second];
+    let judged = judged(&scene, &both);
+    let verdict = &judged.verdict;
+    assert!(verdict.is_clean(), "{verdict}");
+    assert!(
+        judged.most <= FEW,
+        "{} rows late: {}",
+        judged.most,
+        judged.whose
+    );
+}
+
+/// Of all that is in the topic of orders.
+fn judged(scene: &Scene, both: &[Publisher; 2]) -> Judged {
+    let topic = scene.topic("order");
+    let batches = HashMap::from([(topic.clone(), both[0].kafka.batches(&topic))]);
+    let terms = Terms::read(&both.each_ref().map(|one| &one.walpost), batches);
+    let stamped = |record: &Record| (record.arrived(), record.timestamp.unwrap_or_default());
+    let arrived: Vec<_> = scene.records().iter().map(stamped).collect();
+    let judged = terms.judge(&scene.committed(), &arrived, |_| false);
+    println!(
+        "{} take-overs: {}, {} late, at most {} of one publisher at a time",
+        judged.take_overs, judged.verdict, judged.late, judged.most
+    );
+    judged
 }
 
 /// Five of each, in any order.

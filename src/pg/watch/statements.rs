@@ -1,6 +1,6 @@
-//! What the side connection writes.
+//! What the side connection writes, and what it listens to.
 
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::{Client, Notification, error::SqlState, types::Type};
 
 use super::{Note, RESERVE};
 use crate::{
@@ -20,6 +20,27 @@ const LOCAL_FIRST: &str = "BEGIN; SET LOCAL synchronous_commit = local";
 /// Of a primary. The control file follows a promotion only at the next checkpoint.
 const TIMELINE: &str = "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int";
 
+/// Where every take-over of this database is told: slot and epoch, with a blank in between.
+const CHANNEL: &str = "walpost.slot";
+
+/// Hears of take-overs from now on.
+pub(super) async fn listen(client: &Client) -> Result<(), tokio_postgres::Error> {
+    let listening = client.batch_execute(&format!("LISTEN \"{CHANNEL}\"")).await;
+    match listening {
+        // A standby in recovery takes no listeners, and has no publishers.
+        Err(error) if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => Ok(()),
+        other => other,
+    }
+}
+
+/// The epoch that somebody began who says that he took the slot over. Anyone may say so.
+pub(super) fn heard(notification: &Notification, slot: &str) -> Option<i64> {
+    let (of, epoch) = notification.payload().rsplit_once(' ')?;
+    (notification.channel() == CHANNEL && of == slot)
+        .then(|| epoch.parse().ok())
+        .flatten()
+}
+
 /// Reserves at once and writes a mark: confirming the first rows then writes nothing.
 pub(super) async fn take_over(
     client: &Client,
@@ -33,7 +54,8 @@ pub(super) async fn take_over(
                  UPDATE walpost.slot SET epoch = epoch + 1, updated_at = pg_catalog.now(),
                    holder = pg_catalog.current_setting('application_name'),
                    reserved_lsn = greatest(reserved_lsn, pg_catalog.pg_current_wal_insert_lsn() + {RESERVE})
-                 FROM local WHERE slot = $1 RETURNING epoch, reserved_lsn::text"
+                 FROM local WHERE slot = $1
+                 RETURNING epoch, reserved_lsn::text, pg_catalog.pg_notify('{CHANNEL}', slot || ' ' || epoch)"
             ),
             &[(&slot, Type::TEXT)],
         )

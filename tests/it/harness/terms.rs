@@ -40,6 +40,8 @@ pub struct Terms {
 /// The judgement of publishers that superseded each other.
 pub struct Judged {
     pub verdict: Verdict,
+    /// How often another process than before became the publisher.
+    pub take_overs: usize,
     /// Records that came late.
     pub late: usize,
     /// The most that one process left behind when it was superseded.
@@ -141,6 +143,7 @@ impl Terms {
         let (most, whose) = most.map(tell).unwrap_or_default();
         Judged {
             verdict,
+            take_overs: self.take_overs(),
             late,
             most,
             whose,
