@@ -184,7 +184,7 @@ fn run(deliberate: Option<&str>) -> Report {
             peak >> 20,
         ),
     };
-    report.print(&history, walposts, seed);
+    report.print(&history, walposts, &evidence, seed);
     report
 }
 
