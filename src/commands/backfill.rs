@@ -289,6 +289,8 @@ impl Backfill {
 
     /// Publishes them and tells how many that were.
     pub async fn publish(&mut self, what: Publish<'_>) -> anyhow::Result<u64> {
+        // One pass over the rows at a time: they come over one connection.
+        self.replace_letters(&what).await?;
         let from = relay::Backfill {
             rows: what.reader.rows(what.since).await?,
             shape: what.reader.shape.clone(),
@@ -298,7 +300,6 @@ impl Backfill {
             numbered: what.numbered,
             command: self.command,
         };
-        self.replace_letters(&what).await?;
         let letters = self.relay.load_letters(what.owner, Lsn::ZERO).await?;
         let mut progress = Progress::new(what.total)?;
         let published = self

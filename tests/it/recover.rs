@@ -667,6 +667,8 @@ fn what_recover_reads_and_the_letters_of_the_lost_slot_arrive_in_order_and_once(
     scene.drop_slot();
     way.proxy().forward();
     scene.insert("K", 1);
+    // More than connections buffer.
+    scene.sql.run(&scene.rows("b", 200, 60_000));
     walpost.run_to_end().expect(4, &["walpost recover"]);
     // Each attempt has places of its own.
     let mut recover = walpost.spawn(&["recover"]);
