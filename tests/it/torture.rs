@@ -79,7 +79,10 @@ fn run(deliberate: Option<&str>) -> Report {
     println!("seed {seed}, {seconds} s");
     let kinds = Kinds::wanted();
     let mut dice = Dice::from_seed(seed);
-    let mut world = World::new(kinds, &mut dice.fork());
+    // Where few rows may be on their way, nothing is received once they are, and hardly anything can
+    // be confirmed too early.
+    let roomy = deliberate.is_some();
+    let mut world = World::new(kinds, roomy, &mut dice.fork());
     println!("  {}", world.described);
     if let Some(fault) = deliberate {
         for walpost in &mut world.walposts {
