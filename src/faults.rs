@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-/// A row counts as settled as soon as it is enqueued.
+/// A row lets the slot pass as soon as it is enqueued.
 pub const CONFIRM_BEFORE_DELIVERY: &str = "confirm-before-delivery";
 /// A keepalive's position is confirmed although rows are open.
 pub const CONFIRM_KEEPALIVES: &str = "confirm-keepalives";

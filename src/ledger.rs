@@ -475,6 +475,12 @@ impl Ledger {
 
     /// The newest boundary with every row before it settled.
     pub fn frontier(&self) -> Option<Lsn> {
+        #[cfg(feature = "faults")]
+        if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
+            let mut rows = self.stragglers.values().chain(self.window.iter().flatten());
+            let oldest = rows.find(|row| row.state != RowState::Enqueued);
+            return self.before_letters(oldest.map_or(self.boundary, |row| row.floor));
+        }
         self.before_letters(self.oldest().map_or(self.boundary, |row| row.floor))
     }
 

@@ -45,7 +45,7 @@ pub use self::{
     pace::Pace,
     replay::{Replay, Sieve, Tally},
     session::Start,
-    table::Backfill,
+    table::{Backfill, place},
     undecodable::Undecodable,
 };
 use crate::{

@@ -387,10 +387,6 @@ impl<P: Enqueue> Sender<P> {
         self.in_main += 1;
         self.topics.enqueued(number, partition, seq);
         ledger.set_state(seq, RowState::Enqueued);
-        #[cfg(feature = "faults")]
-        if crate::faults::is_on(crate::faults::CONFIRM_BEFORE_DELIVERY) {
-            ledger.settle(seq);
-        }
         Ok(())
     }
 

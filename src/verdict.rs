@@ -7,8 +7,12 @@
 //! That is of the stream. Rows that were read from the table, after a slot was lost, are in order
 //! among themselves, and live ones come between.
 
+mod key;
+#[cfg(test)]
+mod tests;
+
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     fmt,
 };
 
@@ -169,6 +173,11 @@ struct Sight<'a> {
 }
 
 impl Sight<'_> {
+    /// From the table, not from the stream.
+    fn is_reread(&self) -> bool {
+        self.record.position.is_none()
+    }
+
     fn difference(&self) -> String {
         let (record, event) = (self.record, self.event);
         let what = if record.key != event.key {
@@ -266,90 +275,6 @@ impl Verdict {
             });
         }
     }
-
-    /// One key in one topic. What is lost was said already: order is judged among what arrived.
-    fn judge_key(&mut self, (topic, key): &Stream, sights: &[Sight]) {
-        let of = format!("key {} of topic {topic}: ", excerpt(&Some(key.to_vec())));
-        let home = sights[0].record.partition;
-        if let Some(away) = sights.iter().find(|s| s.record.partition != home) {
-            // No order exists between partitions, so nothing more can be said of this key.
-            return self.add(Fault::Split, || format!("{of}{}, then {away}", sights[0]));
-        }
-        // Rows that were read from the table come when they come, between live ones.
-        let (streamed, reread): (Vec<&Sight>, Vec<&Sight>) =
-            sights.iter().partition(|s| s.record.position.is_some());
-        self.judge_stream(&of, &streamed, &reread);
-        self.judge_reread(&of, &reread);
-    }
-
-    /// What the stream brought of a key, each event by its rank. A stream that ended in the middle of
-    /// a repetition leaves it to the table's rows to say the last word.
-    fn judge_stream(&mut self, of: &str, sights: &[&Sight], reread: &[&Sight]) {
-        let mut order = sights.to_vec();
-        order.sort_by_key(|s| s.event.seq);
-        order.dedup_by_key(|s| &s.event.id);
-        let rank: HashMap<&str, usize> = order
-            .iter()
-            .enumerate()
-            .map(|(n, s)| (s.event.id.as_str(), n + 1))
-            .collect();
-
-        let (mut seen, mut highest, mut last) = (HashSet::new(), 0, 0);
-        for (i, sight) in sights.iter().enumerate() {
-            let n = rank[sight.event.id.as_str()];
-            if seen.insert(&sight.event.id) && n < highest {
-                let ahead = sights
-                    .iter()
-                    .find(|s| rank[s.event.id.as_str()] > n)
-                    .unwrap_or(sight);
-                self.add(Fault::OutOfOrder, || {
-                    format!("{of}{ahead}, and only then {sight}")
-                });
-            } else if n > last + 1 && n <= highest + 1 {
-                let before = sights[..i].last().unwrap_or(sight);
-                self.add(Fault::NoSuffix, || {
-                    format!("{of}after going back {before}, then {sight}")
-                });
-            }
-            (highest, last) = (highest.max(n), n);
-        }
-        if let (Some(newest), Some(end)) = (order.last(), sights.last())
-            && newest.event.id != end.event.id
-            && !reread
-                .iter()
-                .any(|s| s.record.offset > end.record.offset && s.event.seq >= newest.event.seq)
-        {
-            self.add(Fault::Stale, || {
-                format!("{of}newest is {newest}, but it ends with {end}")
-            });
-        }
-        for pair in order
-            .windows(2)
-            .filter(|pair| pair[0].record.position >= pair[1].record.position)
-        {
-            self.add(Fault::Misplaced, || {
-                format!("{of}{} is not before {}", pair[0], pair[1])
-            });
-        }
-    }
-
-    /// What was read from the table of a key: in order among itself, and no more is promised.
-    fn judge_reread(&mut self, of: &str, sights: &[&Sight]) {
-        let (mut seen, mut newest): (_, Option<&Sight>) = (HashSet::new(), None);
-        for sight in sights {
-            if !seen.insert(&sight.event.id) {
-                continue;
-            }
-            match newest {
-                Some(ahead) if ahead.event.seq > sight.event.seq => {
-                    self.add(Fault::OutOfOrder, || {
-                        format!("{of}{ahead}, and only then {sight}, both read from the table")
-                    });
-                }
-                _ => newest = Some(sight),
-            }
-        }
-    }
 }
 
 impl fmt::Display for Fault {
@@ -383,6 +308,3 @@ impl fmt::Display for Verdict {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

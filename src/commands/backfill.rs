@@ -36,7 +36,7 @@ use crate::{
         pgoutput::Tuple,
         table::{Reader, Rows},
     },
-    relay::{self, Relay},
+    relay::{self, Relay, place},
     shutdown::Shutdown,
     state::State,
     stop,
@@ -259,8 +259,38 @@ impl Backfill {
         Ok(found)
     }
 
+    /// Rows to be published that have an open letter already are a matter of that letter. It stands
+    /// from now on where its row is in the table: those before it, which the lost slot had not
+    /// brought to Kafka, are published, and those behind it wait.
+    async fn replace_letters(&mut self, what: &Publish<'_>) -> anyhow::Result<()> {
+        let outbox = what.reader.shape.mapping.table.to_string();
+        let owner = what.owner.clone();
+        let mut letters = self.relay.letters_of_events(owner, outbox).await?;
+        if letters.is_empty() {
+            return Ok(());
+        }
+        let (mut places, mut number) = (Vec::new(), what.numbered);
+        let mut rows = what.reader.rows(what.since).await?;
+        while let Some(tuple) = self.next(&mut rows).await? {
+            let id = event_id(what.reader, &tuple);
+            if id.is_some_and(|id| what.except.contains(id)) {
+                continue;
+            }
+            number += 1;
+            let id = id.and_then(|id| std::str::from_utf8(id).ok());
+            let letter = id.and_then(|id| letters.remove(id));
+            places.extend(letter.map(|letter| (letter, place(what.at, number))));
+        }
+        self.relay
+            .replace_letters(&what.owner, &places, what.reread)
+            .await?;
+        Ok(())
+    }
+
     /// Publishes them and tells how many that were.
     pub async fn publish(&mut self, what: Publish<'_>) -> anyhow::Result<u64> {
+        // One pass over the rows at a time: they come over one connection.
+        self.replace_letters(&what).await?;
         let from = relay::Backfill {
             rows: what.reader.rows(what.since).await?,
             shape: what.reader.shape.clone(),

@@ -1,7 +1,7 @@
 //! A task with a connection of its own that reads and writes dead letters. The relay never waits
 //! for it; its answers arrive like any other event.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use anyhow::anyhow;
 use tokio::{sync::mpsc, time::timeout};
@@ -14,7 +14,8 @@ use super::store::{
 use crate::{
     config::{Config, Outbox},
     error::Failure,
-    lsn::Lsn,
+    lsn::{Lsn, Position},
+    outbox::row::Reread,
     pg::{conninfo::ConnInfo, failure::of_statement, sql},
 };
 
@@ -33,6 +34,10 @@ const ENCODING: &str =
 pub enum Order {
     /// What must be known before the stream is read from here.
     Load(Lsn),
+    /// The open letters of this table's events.
+    OfEvents(String),
+    /// Letters whose rows are read from the table: where they stand now.
+    Replace(Vec<(i64, Position)>, Reread),
     Write(Vec<Write>),
     Take(Take),
     Look {
@@ -48,6 +53,9 @@ pub enum Order {
 #[derive(Debug)]
 pub enum Done {
     Loaded(Loaded),
+    /// By event id.
+    OfEvents(HashMap<String, i64>),
+    Replaced,
     Written(Written),
     Taken(Taken),
     Looked(Looked),
@@ -224,6 +232,12 @@ impl Task {
             Order::Load(confirmed) => store::load(client, owner, *confirmed)
                 .await
                 .map(|loaded| Step::Done(Done::Loaded(loaded))),
+            Order::OfEvents(outbox) => store::of_events(client, owner, outbox)
+                .await
+                .map(|letters| Step::Done(Done::OfEvents(letters))),
+            Order::Replace(places, reread) => store::replace(client, owner, places, *reread)
+                .await
+                .map(|()| Step::Done(Done::Replaced)),
             Order::Write(writes) => store::write(client, owner, writes, self.ascii)
                 .await
                 .map(|(durable, noted)| Step::Written(durable, noted)),

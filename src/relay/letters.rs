@@ -1,7 +1,10 @@
 //! The relay's dealings with the table of dead letters: what is to be written goes to the clerk in
 //! order, released letters come back. The loop never waits for either.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use tracing::{debug, info, warn};
 
@@ -17,7 +20,8 @@ use crate::{
     },
     error::{Exit, Failure},
     ledger::{Row, Seq},
-    lsn::Lsn,
+    lsn::{Lsn, Position},
+    outbox::row::Reread,
     stop,
 };
 
@@ -47,6 +51,9 @@ const COPIES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Writes in one transaction.
 const BATCH: usize = 2000;
+
+/// Letters that get another place in one transaction.
+const REPLACED: usize = 10_000;
 
 /// What the clerk is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,6 +144,10 @@ impl Letters {
     }
 }
 
+fn other_answer() -> Failure {
+    Failure::Passing(anyhow::anyhow!("internal: an answer to another order"))
+}
+
 impl Relay {
     /// Reads what must be known of letters before the stream is read from `confirmed` on. What was
     /// to be written for an older stream is forgotten: its rows come again.
@@ -147,20 +158,51 @@ impl Relay {
         letters.fetch.clear();
         (letters.doing, letters.hand_over) = (Doing::Nothing, None);
         letters.owner = Some(owner.clone());
-        match letters.clerk.order_now(owner, Order::Load(confirmed)).await {
-            Ok(Done::Loaded(loaded)) => Ok(loaded),
-            Ok(_) => Err(Failure::Passing(anyhow::anyhow!(
-                "internal: an answer to another order"
-            ))),
-            Err(Trouble::Passing(error, _)) => Err(Failure::Passing(
-                error.context("cannot read walpost.dead_letter"),
-            )),
+        match self.ask_clerk(owner, Order::Load(confirmed)).await? {
+            Done::Loaded(loaded) => Ok(loaded),
+            _ => Err(other_answer()),
+        }
+    }
+
+    /// The open letters of a table's events, by event id.
+    pub async fn letters_of_events(
+        &mut self,
+        owner: Owner,
+        outbox: String,
+    ) -> Result<HashMap<String, i64>, Failure> {
+        match self.ask_clerk(owner, Order::OfEvents(outbox)).await? {
+            Done::OfEvents(letters) => Ok(letters),
+            _ => Err(other_answer()),
+        }
+    }
+
+    /// These letters stand where their rows are in the table, so that rows before them are sent and
+    /// rows behind them wait. Ended half-way it is done again: each attempt is another life.
+    pub async fn replace_letters(
+        &mut self,
+        owner: &Owner,
+        places: &[(i64, Position)],
+        reread: Reread,
+    ) -> Result<(), Failure> {
+        for some in places.chunks(REPLACED) {
+            let order = Order::Replace(some.to_vec(), reread);
+            self.ask_clerk(owner.clone(), order).await?;
+        }
+        Ok(())
+    }
+
+    async fn ask_clerk(&mut self, owner: Owner, order: Order) -> Result<Done, Failure> {
+        let answer = self.letters.clerk.order_now(owner, order).await;
+        answer.map_err(|trouble| match trouble {
+            Trouble::Passing(error, _) => {
+                Failure::Passing(error.context("cannot read walpost.dead_letter"))
+            }
             // Our locks went with a connection whose end is not seen yet.
-            Err(Trouble::Fenced) => Err(Failure::Passing(anyhow::anyhow!(
+            Trouble::Fenced => Failure::Passing(anyhow::anyhow!(
                 "another publisher took slot {} over before it was read",
                 self.config.postgres.slot
-            ))),
-        }
+            )),
+        })
     }
 
     /// A new stream begins with what was read.
@@ -303,7 +345,7 @@ impl Relay {
                 }
             }
             // Only asked for before a stream.
-            Done::Loaded(_) => {}
+            Done::Loaded(_) | Done::OfEvents(_) | Done::Replaced => {}
         }
         Ok(())
     }

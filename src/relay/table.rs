@@ -36,6 +36,15 @@ pub struct Backfill<'a> {
     pub command: &'a str,
 }
 
+/// The place of a row, `number` from 1 on. Before all of the stream to come: its first transaction may
+/// commit right where the slot begins, and a letter of each would then have the same place.
+pub fn place(at: Lsn, number: u64) -> Position {
+    Position {
+        commit: Lsn::new(at.bytes().saturating_sub(1)),
+        ordinal: u32::try_from(number).unwrap_or(u32::MAX),
+    }
+}
+
 impl Relay {
     /// Publishes all of them and tells how many that were. `told` hears from time to time how many
     /// arrived so far.
@@ -99,12 +108,11 @@ impl Relay {
     }
 
     fn open(&mut self, from: &Backfill<'_>, number: u64, tuple: Vec<u8>) {
-        // Before all of the stream to come: its first transaction may commit right where the slot
-        // begins, and a letter of each would then have the same place.
-        let position = Position {
-            commit: Lsn::new(from.at.bytes().saturating_sub(1)),
-            ordinal: u32::try_from(from.numbered + number).unwrap_or(u32::MAX),
-        };
+        let position = place(from.at, from.numbered + number);
+        // Its letter stands there already.
+        if self.sender.parking.is_known(position) {
+            return;
+        }
         let (origin, shape) = (Origin::Table(from.reread), from.shape.clone());
         let tuple = tuple.into();
         self.ledger.open(

@@ -27,9 +27,10 @@ fn record(event: &Committed, offset: usize) -> Arrived {
     }
 }
 
-/// Events 1 to 4 of key `a`, arrived in this order.
+/// Events 1 to 4 of key `a`, or as many as arrived, in this order.
 fn history(seqs: &[u64]) -> (Vec<Committed>, Vec<Arrived>) {
-    let events: Vec<_> = (1..=4).map(|seq| event("a", seq)).collect();
+    let newest = seqs.iter().fold(4, |newest, seq| newest.max(*seq));
+    let events: Vec<_> = (1..=newest).map(|seq| event("a", seq)).collect();
     let records = seqs
         .iter()
         .enumerate()
@@ -166,35 +167,119 @@ fn positions_that_fall_or_repeat_or_change_are_misplaced() {
     );
 }
 
+/// A record that the stream brought, and one that was read from the table.
+type Number = (u64, bool);
+
+fn live(seqs: impl IntoIterator<Item = u64>) -> Vec<Number> {
+    seqs.into_iter().map(|seq| (seq, false)).collect()
+}
+
+fn reread(seqs: impl IntoIterator<Item = u64>) -> Vec<Number> {
+    seqs.into_iter().map(|seq| (seq, true)).collect()
+}
+
+fn mixed(parts: &[Vec<Number>]) -> (Vec<Committed>, Vec<Arrived>) {
+    let numbers = parts.concat();
+    let seqs: Vec<u64> = numbers.iter().map(|(seq, _)| *seq).collect();
+    let (events, mut records) = history(&seqs);
+    for (record, (_, is_reread)) in records.iter_mut().zip(numbers) {
+        record.position = record.position.filter(|_| !is_reread);
+    }
+    (events, records)
+}
+
+fn mixed_faults(parts: &[Vec<Number>]) -> Vec<(Fault, usize)> {
+    let (events, records) = mixed(parts);
+    faults(&events, &records)
+}
+
 #[test]
 fn rows_of_the_table_come_between_in_their_own_order() {
-    let judged = |seqs: &[(u64, bool)]| {
-        let all: Vec<u64> = seqs.iter().map(|(seq, _)| *seq).collect();
-        let (events, mut records) = history(&all);
-        for (record, (_, is_reread)) in records.iter_mut().zip(seqs) {
-            record.position = record.position.filter(|_| !is_reread);
-        }
-        faults(&events, &records)
-    };
-    let (live, reread) = (|seq| (seq, false), |seq| (seq, true));
-    assert_eq!(judged(&[live(1), live(4), reread(2), reread(3)]), []);
+    assert_eq!(mixed_faults(&[live([1, 4]), reread([2, 3])]), []);
     assert_eq!(
-        judged(&[reread(2), live(1), live(2), reread(3), live(4)]),
+        mixed_faults(&[reread([2]), live([1, 2]), reread([3]), live([4])]),
         []
     );
-    // A stream that ended in a repetition: the table has the last word.
-    let cut = [1, 2, 3, 4, 1].map(live);
-    let mended = |to| [cut.to_vec(), (2..=to).map(reread).collect()].concat();
-    assert_eq!(judged(&mended(4)), []);
-    assert_eq!(judged(&mended(3)), [(Fault::Stale, 1)]);
+    // An operator has old ones published again.
     assert_eq!(
-        judged(&[live(1), reread(3), reread(2), live(4)]),
+        mixed_faults(&[live([1, 2, 3]), reread([1, 3]), live([4])]),
+        []
+    );
+    assert_eq!(
+        mixed_faults(&[live([1]), reread([3, 2]), live([4])]),
         [(Fault::OutOfOrder, 1)]
     );
     assert_eq!(
-        judged(&[live(2), reread(3), live(1), live(4)]),
+        mixed_faults(&[live([2]), reread([3]), live([1, 4])]),
         [(Fault::OutOfOrder, 1), (Fault::NoSuffix, 1)]
     );
+}
+
+/// The stream repeated from 2 on, its slot was lost there, and `recover` read from the table what
+/// old events had come behind, and the rows that were not published yet. What the next slot brings is
+/// newer than all of them.
+#[test]
+fn rows_of_the_table_go_on_with_a_repetition_that_was_cut_off() {
+    let cut = || live([1, 2, 3, 4, 5, 5, 2]);
+    let then =
+        |rows: &[u64], next: u64| mixed_faults(&[cut(), reread(rows.to_vec()), live([next])]);
+    assert_eq!(then(&[3, 4, 5], 6), []);
+    assert_eq!(then(&[3, 4, 5, 6, 7], 8), []);
+    // Killed on the way and run again: from its beginning, or from where the topic ends.
+    assert_eq!(then(&[3, 4, 3, 4, 5, 6], 7), []);
+    assert_eq!(then(&[3, 4, 4, 5, 6], 7), []);
+    // The next stream may itself have gone back before it was cut off.
+    assert_eq!(
+        mixed_faults(&[
+            cut(),
+            reread([3, 4, 5]),
+            live([6, 7, 6]),
+            reread([7]),
+            live([8])
+        ]),
+        []
+    );
+}
+
+#[test]
+fn rows_of_the_table_that_leave_one_out_or_exchange_two_do_not_go_on() {
+    let cut = || live([1, 2, 3, 4, 5, 5, 2]);
+    let then =
+        |rows: &[u64], next: u64| mixed_faults(&[cut(), reread(rows.to_vec()), live([next])]);
+    let is_none = [(Fault::NoSuffix, 1)];
+    for rows in [&[][..], &[4, 5], &[3, 5], &[3, 4], &[3, 3, 4]] {
+        assert_eq!(then(rows, 6), is_none, "{rows:?}");
+        let beyond = [rows, &[6, 7]].concat();
+        assert_eq!(then(&beyond, 8), is_none, "{beyond:?}");
+    }
+    let exchanged = [(Fault::OutOfOrder, 1), (Fault::NoSuffix, 1)];
+    assert_eq!(then(&[4, 3, 5], 6), exchanged);
+    assert_eq!(then(&[3, 5, 4], 6), exchanged);
+    // Nor do they cover for a lost one, or for one that comes too late.
+    assert_eq!(then(&[3, 4, 5], 7), [(Fault::Lost, 1)]);
+    assert_eq!(
+        mixed_faults(&[cut(), reread([3, 4, 5]), live([7, 6])]),
+        [(Fault::OutOfOrder, 1), (Fault::Stale, 1)]
+    );
+    // What the table has was never excused by what it brought before the stream went back.
+    assert_eq!(
+        mixed_faults(&[live([1, 2, 3]), reread([2, 3]), live([1, 4])]),
+        [(Fault::NoSuffix, 1)]
+    );
+    let (events, records) = mixed(&[cut(), reread([3, 5]), live([6])]);
+    let text = judge(&events, &records).to_string();
+    assert!(text.contains("; it came as 1-5 5 2 [3] [5] 6"), "{text}");
+}
+
+#[test]
+fn rows_of_the_table_have_the_last_word_when_they_end_a_repetition() {
+    let cut = || live([1, 2, 3, 4, 1]);
+    assert_eq!(mixed_faults(&[cut(), reread([2, 3, 4])]), []);
+    assert_eq!(mixed_faults(&[cut(), reread([2, 3, 4, 5])]), []);
+    for rows in [&[2, 3][..], &[4], &[2, 4, 5], &[5]] {
+        let found = mixed_faults(&[cut(), reread(rows.to_vec())]);
+        assert!(found.contains(&(Fault::Stale, 1)), "{rows:?}: {found:?}");
+    }
 }
 
 #[test]

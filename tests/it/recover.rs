@@ -5,7 +5,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::harness::{
-    Scene, Walpost, always, kafka::Kafka, postgres::Cluster, records::Record, sql::Sql, until,
+    Scene, Walpost, always, kafka::Kafka, kafka_server::Breakable, postgres::Cluster,
+    records::Record, sql::Sql, until,
 };
 
 /// A topic and rows in the table, and nothing else yet.
@@ -635,4 +636,59 @@ fn a_slot_lost_in_the_middle_of_a_repetition_leaves_no_old_event_as_the_last_wor
 #[test]
 fn a_slot_lost_in_the_middle_of_a_repetition_behind_a_mark_leaves_no_old_event_as_the_last_word() {
     old_events_are_never_the_last_word(true);
+}
+
+/// Rows 1 and 2 of key `K` were on their way to Kafka when 3 became a dead letter and 4 waited behind
+/// it; then the slot was lost. The letters are older than all that the next slot brings, and yet not
+/// older than what `recover` reads from the table.
+#[test]
+fn what_recover_reads_and_the_letters_of_the_lost_slot_arrive_in_order_and_once() {
+    let way = Breakable::take();
+    let scene = Scene::behind(&way);
+    let mut walpost = scene.ready(1);
+    walpost.set("dead_letters.retry_after", Vec::<String>::new());
+    let mut run = scene.started(&walpost);
+    scene.insert("b", 1);
+    scene.wait_confirmed(60);
+    way.proxy().swallow();
+    scene.insert("K", 2);
+    let bad = scene.insert_row(&[("aggregate_id", "'K'"), ("headers", "'[1]'")]);
+    scene.insert("K", 1);
+    let letters = || {
+        scene.sql.rows(
+            "SELECT id::text, event_id, status FROM walpost.dead_letter ORDER BY life, position_lsn, position_ordinal",
+        )
+    };
+    let kept = until("two letters", 60, || {
+        Some(letters()).filter(|kept| kept.len() == 2)
+    });
+    assert_eq!(kept[0][1].as_deref(), Some(bad.as_str()));
+    run.kill();
+    scene.drop_slot();
+    way.proxy().forward();
+    scene.insert("K", 1);
+    // More than connections buffer.
+    scene.sql.run(&scene.rows("b", 200, 60_000));
+    walpost.run_to_end().expect(4, &["walpost recover"]);
+    // Each attempt has places of its own.
+    let mut recover = walpost.spawn(&["recover"]);
+    until("a slot is made", 60, || {
+        (state(&scene)? == "backfilling" && scene.slot().is_some()).then_some(())
+    });
+    recover.kill();
+    walpost.command(&["recover"]).expect(0, &[]);
+    assert_eq!(seqs(&scene, "K"), [1, 2]);
+    let now = letters();
+    assert_eq!(now[..2], kept, "the letters and their states are the same");
+    let ignore = format!(
+        "SELECT walpost.ignore({}, 'no object')",
+        kept[0][0].as_deref().unwrap()
+    );
+    scene.sql.run(&ignore);
+    let _run = scene.started(&walpost);
+    scene.insert("K", 1);
+    until("all arrived", 60, || {
+        (seqs(&scene, "K").last() == Some(&6)).then_some(())
+    });
+    assert_eq!(seqs(&scene, "K"), [1, 2, 4, 5, 6]);
 }

@@ -1,12 +1,7 @@
 //! Who published when, and of which slot. A publisher that was superseded may repeat, late, what its
-//! client library still had: those records have no place in the order of repeats. And what a slot
-//! repeated when it was lost, the next one need not repeat to its end.
+//! client library still had: those records have no place in the order of repeats.
 
-use std::{
-    collections::HashMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, fs, path::PathBuf};
 
 use walpost::{
     lsn::Lsn,
@@ -27,8 +22,6 @@ struct Term {
 pub struct Terms {
     /// In order.
     terms: Vec<Term>,
-    /// Where `recover` made another slot begin, in order.
-    lives: Vec<Lsn>,
     /// Of each process.
     logs: Vec<PathBuf>,
     /// The number that the brokers gave a producer → the process that it is in.
@@ -67,13 +60,9 @@ impl Terms {
             }
         }
         terms.sort_by_key(|term: &Term| term.began);
-        let outputs = publishers.iter().flat_map(|walpost| files(walpost, "out"));
-        let mut lives: Vec<Lsn> = outputs.filter_map(|out| made(&out)).collect();
-        lives.sort_unstable();
         Terms {
             terms,
             logs,
-            lives,
             producers,
             batches,
         }
@@ -93,12 +82,12 @@ impl Terms {
         arrived: &[(Arrived, i64)],
         is_letter: impl Fn(&Arrived) -> bool,
     ) -> Judged {
-        let mut timely = vec![Vec::new(); self.lives.len() + 1];
+        let mut timely = Vec::new();
         let mut left = HashMap::<_, Vec<(&Arrived, i64)>>::new();
         let mut late = 0;
         for (record, at) in arrived {
             match self.lateness(record, *at, is_letter(record)) {
-                None => timely[self.life(record)].push(record.clone()),
+                None => timely.push(record.clone()),
                 Some(superseded) => {
                     late += 1;
                     if let Some(term) = superseded {
@@ -114,18 +103,13 @@ impl Terms {
         verdict
             .examples
             .retain(|example| !of_repeats(&example.fault));
-        for (life, records) in timely.iter().enumerate() {
-            let strict = judge(committed, records);
-            let is_last = life == self.lives.len();
-            let counts = |f: &Fault| *f == Fault::NoSuffix || (*f == Fault::Stale && is_last);
-            for (fault, count) in strict.faults.into_iter().filter(|(f, _)| counts(f)) {
-                *verdict.faults.entry(fault).or_default() += count;
-            }
-            let examples = strict.examples.into_iter();
-            verdict
-                .examples
-                .extend(examples.filter(|e| counts(&e.fault)));
-        }
+        let strict = judge(committed, &timely);
+        let faults = strict.faults.into_iter();
+        verdict.faults.extend(faults.filter(|(f, _)| of_repeats(f)));
+        let examples = strict.examples.into_iter();
+        verdict
+            .examples
+            .extend(examples.filter(|e| of_repeats(&e.fault)));
         let most = left.into_iter().max_by_key(|(_, records)| records.len());
         let tell = |((process, _), mut records): (_, Vec<(&Arrived, i64)>)| {
             records.sort_by_key(|(_, at)| *at);
@@ -148,14 +132,6 @@ impl Terms {
             most,
             whose,
         }
-    }
-
-    /// Which slot brought it; what was read from the table belongs to none.
-    fn life(&self, record: &Arrived) -> usize {
-        let at = record
-            .position
-            .map_or(Lsn::ZERO, |position| position.commit);
-        self.lives.partition_point(|start| *start <= at)
     }
 
     /// `Some` of a late one; in it, of which process, and the term that superseded it.
@@ -199,14 +175,6 @@ fn files(walpost: &Walpost, kind: &str) -> Vec<PathBuf> {
     files
         .filter(|file| file.extension().is_some_and(|extension| extension == kind))
         .collect()
-}
-
-/// Where the slot begins that a command made.
-fn made(output: &Path) -> Option<Lsn> {
-    let text = fs::read_to_string(output).expect("read an output");
-    let (_, rest) = text.split_once("made slot ")?;
-    let (_, at) = rest.split_once("which begins at ")?;
-    at.split_whitespace().next()?.parse().ok()
 }
 
 fn term(line: &str, process: usize) -> Option<Term> {

@@ -196,6 +196,39 @@ impl Evidence {
         judged
     }
 
+    /// Every record, by topic, partition and offset: when it came, its key, the number in its key, and
+    /// whether it came from the table or from a dead letter.
+    pub fn records(&self) -> String {
+        let seqs: HashMap<&str, u64> = self
+            .committed
+            .iter()
+            .map(|e| (e.id.as_str(), e.seq))
+            .collect();
+        let mut text = String::new();
+        for (record, at) in &self.arrived {
+            let seq = record.id.as_deref().and_then(|id| seqs.get(id));
+            let key = record.key.as_deref().map(String::from_utf8_lossy);
+            let place = (record.topic.clone(), record.partition, record.offset);
+            let _ = writeln!(
+                text,
+                "{at} {} {} {record}{}{}",
+                key.as_deref().unwrap_or("-"),
+                seq.map_or("?".into(), u64::to_string),
+                if record.position.is_none() {
+                    " reread"
+                } else {
+                    ""
+                },
+                if self.released.contains(&place) {
+                    " letter"
+                } else {
+                    ""
+                },
+            );
+        }
+        text
+    }
+
     /// Events that operators gave up.
     pub fn count_ignored(&self) -> usize {
         self.ignored.len()

@@ -2,7 +2,10 @@
 
 use std::{fs, path::PathBuf};
 
-use super::history::{Finding, History};
+use super::{
+    evidence::Evidence,
+    history::{Finding, History},
+};
 use crate::harness::{Walpost, services};
 
 /// What happened so close to a violation is part of its story, in ms.
@@ -24,7 +27,7 @@ impl Report {
         self.findings.iter().any(|finding| finding.kind == kind)
     }
 
-    pub fn print(&self, history: &History, walposts: &[Walpost], seed: u64) {
+    pub fn print(&self, history: &History, walposts: &[Walpost], evidence: &Evidence, seed: u64) {
         for finding in &self.findings {
             let at = history.second(finding.at);
             println!("\nVIOLATION: {} at {at}: {}", finding.kind, finding.text);
@@ -34,7 +37,7 @@ impl Report {
             );
         }
         if !self.is_clean() || std::env::var_os("TORTURE_KEEP").is_some() {
-            keep_logs(walposts, history, seed);
+            keep_logs(walposts, history, evidence, seed);
         }
         let counts = history.counts();
         let counts: Vec<_> = counts
@@ -65,7 +68,7 @@ fn logs(walpost: &Walpost) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// The run's own folder goes with it.
-fn keep_logs(walposts: &[Walpost], history: &History, seed: u64) {
+fn keep_logs(walposts: &[Walpost], history: &History, evidence: &Evidence, seed: u64) {
     let folder = services::root().join(format!("target/torture/seed-{seed}"));
     let _ = fs::remove_dir_all(&folder);
     for (n, walpost) in walposts.iter().enumerate() {
@@ -78,8 +81,9 @@ fn keep_logs(walposts: &[Walpost], history: &History, seed: u64) {
     }
     let whole = history.around(history.began, i64::MAX);
     fs::write(folder.join("history"), whole).expect("keep the history");
+    fs::write(folder.join("records"), evidence.records()).expect("keep the records");
     println!(
-        "the history and the publishers' logs are in {}",
+        "the history, the records and the publishers' logs are in {}",
         folder.display()
     );
 }

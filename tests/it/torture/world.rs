@@ -75,7 +75,8 @@ pub const KEYS: u64 = 24;
 const PATIENCE: &str = "5s";
 
 impl World {
-    pub fn new(kinds: Kinds, dice: &mut Dice) -> World {
+    /// `roomy`: many rows may be on their way, whatever the dice say.
+    pub fn new(kinds: Kinds, roomy: bool, dice: &mut Dice) -> World {
         let cluster = Cluster::start(&format!(
             "wal_sender_timeout = '{PATIENCE}'\ncheckpoint_timeout = '30s'\nlogical_decoding_work_mem = '64kB'\n"
         ));
@@ -94,6 +95,11 @@ impl World {
         let mut walpost = scene.walpost();
         let rows = *dice.pick(&[20_000_u64, 20_000, 1_000, 50]);
         let bytes = *dice.pick(&["16MiB", "16MiB", "2MiB"]);
+        let (rows, bytes) = if roomy {
+            (20_000, "16MiB")
+        } else {
+            (rows, bytes)
+        };
         let codec = *dice.pick(&["lz4", "none", "zstd"]);
         let linger = *dice.pick(&["5", "0", "50"]);
         walpost
