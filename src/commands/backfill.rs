@@ -10,11 +10,15 @@ use std::{
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdkafka::Message as _;
+use tokio_postgres::Client;
 use tracing::info;
 
 use crate::{
     config::{Config, kafka::producer_settings},
-    dead_letters::{clerk::Clerk, store::Owner},
+    dead_letters::{
+        clerk::Clerk,
+        store::{self, Owner, Refused},
+    },
     error::Exit,
     kafka::{
         scan::{self, Scan},
@@ -34,6 +38,7 @@ use crate::{
         conninfo::ConnInfo,
         mark::Mark,
         pgoutput::Tuple,
+        setup::explain,
         table::{Reader, Rows},
     },
     relay::{self, Relay, place},
@@ -70,6 +75,8 @@ pub struct Survey {
     pub published: EventIds,
     /// Rows with such an event.
     pub known: u64,
+    /// Other rows, whose event has a dead letter that is open or ignored: they are left to it.
+    pub with_letter: u64,
 }
 
 /// What the table's rows are, and where they go.
@@ -102,7 +109,7 @@ pub struct Publish<'a> {
 
 impl Survey {
     pub fn missing(&self) -> u64 {
-        self.rows - self.known
+        self.rows - self.known - self.with_letter
     }
 }
 
@@ -152,7 +159,12 @@ impl Backfill {
 
     /// Which of the rows since the mark the topics have already. Without a mark: of all rows, in
     /// the whole topics.
-    pub async fn survey(&self, reader: &Reader, since: Option<&Mark>) -> anyhow::Result<Survey> {
+    pub async fn survey(
+        &self,
+        reader: &Reader,
+        since: Option<&Mark>,
+        client: &Client,
+    ) -> anyhow::Result<Survey> {
         let Wanted {
             ids,
             topics,
@@ -166,18 +178,25 @@ impl Backfill {
         });
         let header = reader.shape.mapping.id_header();
         let published = self.published(&ids, topics, header, since_ms).await?;
-        let mut known = 0;
-        if !published.is_empty() {
+        let slot = &self.config.postgres.slot;
+        let outbox = reader.shape.mapping.table.to_string();
+        let letters = events_with_letters(client, slot, &outbox).await?;
+        let (mut known, mut with_letter) = (0, 0);
+        if !published.is_empty() || !letters.is_empty() {
             let mut rows = reader.rows(since).await?;
             while let Some(tuple) = self.next(&mut rows).await? {
-                known +=
-                    u64::from(event_id(reader, &tuple).is_some_and(|id| published.contains(id)));
+                match event_id(reader, &tuple) {
+                    Some(id) if published.contains(id) => known += 1,
+                    Some(id) if letters.contains(id) => with_letter += 1,
+                    _ => {}
+                }
             }
         }
         Ok(Survey {
             rows,
             published,
             known,
+            with_letter,
         })
     }
 
@@ -259,8 +278,8 @@ impl Backfill {
         Ok(found)
     }
 
-    /// Rows to be published that have an open letter already are a matter of that letter. It stands
-    /// from now on where its row is in the table: those before it, which the lost slot had not
+    /// Rows to be published that have an open letter already are a matter of that letter, and an
+    /// ignored one stays ignored. It stands from now on where its row is in the table: those before it, which the lost slot had not
     /// brought to Kafka, are published, and those behind it wait.
     async fn replace_letters(&mut self, what: &Publish<'_>) -> anyhow::Result<()> {
         let outbox = what.reader.shape.mapping.table.to_string();
@@ -309,6 +328,30 @@ impl Backfill {
         progress.end();
         self.relay.finish_copies().await;
         Ok(published?)
+    }
+}
+
+/// Events of the table that are left to their dead letters, open or ignored.
+pub async fn events_with_letters(
+    client: &Client,
+    slot: &str,
+    outbox: &str,
+) -> anyhow::Result<EventIds> {
+    let ids = store::events_with_letters(client, slot, outbox).await;
+    let mut letters = EventIds::default();
+    for id in ids.map_err(unread)? {
+        letters.insert(id.as_bytes());
+    }
+    Ok(letters)
+}
+
+/// Letters could not be read.
+pub fn unread(refused: Refused) -> anyhow::Error {
+    match refused {
+        Refused::Sql(error) => explain(error),
+        Refused::Fenced => {
+            anyhow::anyhow!("internal: reading letters needs no right to write them")
+        }
     }
 }
 

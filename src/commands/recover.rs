@@ -78,7 +78,8 @@ impl Recovery<'_> {
             let last = reader.last_number().await?;
             reader.begin(None).await?;
             found.gone(self.count_gone(reader, gap, last).await?);
-            found.add(&backfill.survey(reader, gap.since.as_ref()).await?);
+            let client = &self.init.client;
+            found.add(&backfill.survey(reader, gap.since.as_ref(), client).await?);
         }
         self.would_publish(&found)?;
         Ok(Recovered::would_publish(self, gap, found))
@@ -111,7 +112,8 @@ impl Recovery<'_> {
         let (mut found, mut rows) = (Found::default(), 0);
         for (reader, last) in readers.iter().zip(last) {
             found.gone(self.count_gone(reader, gap, last).await?);
-            let survey = backfill.survey(reader, gap.since.as_ref()).await?;
+            let client = &self.init.client;
+            let survey = backfill.survey(reader, gap.since.as_ref(), client).await?;
             found.add(&survey);
             rows += backfill
                 .publish(Publish {
@@ -127,7 +129,7 @@ impl Recovery<'_> {
                 .await?;
         }
         record::finished(&self.init.client, slot).await?;
-        self.published(rows, &found, at)?;
+        self.published(&found, at)?;
         Ok(Recovered::published(self, gap, found, at))
     }
 

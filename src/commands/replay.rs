@@ -11,16 +11,19 @@ use tracing::warn;
 use super::recover::telling::{Gone, named};
 use crate::{
     cli,
-    commands::{backfill::Progress, say::Out},
+    commands::{
+        backfill::{Progress, events_with_letters, unread},
+        say::Out,
+    },
     config::{Config, Env, OnPoison, Outbox, kafka::producer_settings},
     dead_letters::{
         clerk::Clerk,
-        store::{self, Owner, Refused},
+        store::{self, Owner},
     },
     error::Exit,
     lsn::Lsn,
     metrics::Metrics,
-    outbox::{event_ids::EventIds, mapping::mappings},
+    outbox::mapping::mappings,
     pg::{
         conninfo::ConnInfo,
         numbers::Numbers,
@@ -185,25 +188,15 @@ async fn sieve(client: &Client, slot: &str, outbox: &Outbox) -> anyhow::Result<S
         epoch: 0,
         life: 0,
     };
-    let refused = |refused| match refused {
-        Refused::Sql(error) => explain(error),
-        Refused::Fenced => {
-            anyhow::anyhow!("internal: reading letters needs no right to write them")
-        }
-    };
     let loaded = store::load(client, &owner, Lsn::ZERO)
         .await
-        .map_err(refused)?;
+        .map_err(unread)?;
     let name = outbox.table.to_string();
     let holds = outbox.on_poison == OnPoison::HoldKey;
     let keys = loaded.keys.into_iter();
     let keys = keys.filter(|key| key.outbox == name && (holds || key.holds));
     let held: HashSet<_> = keys.map(|key| (key.topic, key.key)).collect();
-    let mut letters = EventIds::default();
-    let ids = store::events_with_letters(client, slot, &name).await;
-    for id in ids.map_err(refused)? {
-        letters.insert(id.as_bytes());
-    }
+    let letters = events_with_letters(client, slot, &name).await?;
     Ok(Sieve::new(held, letters))
 }
 

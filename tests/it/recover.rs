@@ -650,13 +650,21 @@ fn what_recover_reads_and_the_letters_of_the_lost_slot_arrive_in_order_and_once(
     let mut run = scene.started(&walpost);
     scene.insert("b", 1);
     scene.wait_confirmed(60);
+    let refused = scene.insert_row(&[("aggregate_id", "'b'"), ("headers", "'[1]'")]);
+    let ignored = until("a letter", 60, || {
+        scene.sql.value("SELECT id FROM walpost.dead_letter")
+    });
+    scene
+        .sql
+        .run(&format!("SELECT walpost.ignore({ignored}, 'no object')"));
+    scene.wait_confirmed(60);
     way.proxy().swallow();
     scene.insert("K", 2);
     let bad = scene.insert_row(&[("aggregate_id", "'K'"), ("headers", "'[1]'")]);
     scene.insert("K", 1);
     let letters = || {
         scene.sql.rows(
-            "SELECT id::text, event_id, status FROM walpost.dead_letter ORDER BY life, position_lsn, position_ordinal",
+            "SELECT id::text, event_id, status FROM walpost.dead_letter WHERE status <> 'ignored' ORDER BY life, position_lsn, position_ordinal",
         )
     };
     let kept = until("two letters", 60, || {
@@ -676,8 +684,14 @@ fn what_recover_reads_and_the_letters_of_the_lost_slot_arrive_in_order_and_once(
         (state(&scene)? == "backfilling" && scene.slot().is_some()).then_some(())
     });
     recover.kill();
-    walpost.command(&["recover"]).expect(0, &[]);
+    let told = walpost.command(&["recover", "--json"]);
+    let told = told.expect(0, &["3 are left to their dead letters"]).json();
+    assert_eq!(told["rows_with_letter"], 3, "{told}");
     assert_eq!(seqs(&scene, "K"), [1, 2]);
+    let of_ignored = format!(
+        "SELECT string_agg(status, ',') FROM walpost.dead_letter WHERE event_id = '{refused}'"
+    );
+    assert_eq!(scene.sql.value(&of_ignored).as_deref(), Some("ignored"));
     let now = letters();
     assert_eq!(now[..2], kept, "the letters and their states are the same");
     let ignore = format!(

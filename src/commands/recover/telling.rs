@@ -23,6 +23,8 @@ pub(super) struct Recovered<'a> {
     rows: Option<u64>,
     /// Those whose event was in its topic already, and not behind an older one of its key.
     rows_in_topics: Option<u64>,
+    /// Others whose event has a dead letter, open or ignored: they are left to it.
+    rows_with_letter: Option<u64>,
     /// Those that were published, or with `--dry-run` would be; with `--accept-gap`, at most so
     /// many are left out.
     rows_missing: Option<u64>,
@@ -52,6 +54,7 @@ struct Since {
 pub(super) struct Found {
     rows: u64,
     known: u64,
+    with_letter: u64,
     missing: u64,
     numbers: Vec<Gone>,
 }
@@ -60,6 +63,7 @@ impl Found {
     pub fn add(&mut self, survey: &Survey) {
         self.rows += survey.rows;
         self.known += survey.known;
+        self.with_letter += survey.with_letter;
         self.missing += survey.missing();
     }
 
@@ -89,6 +93,7 @@ impl<'a> Recovered<'a> {
             since: None,
             rows: None,
             rows_in_topics: None,
+            rows_with_letter: None,
             rows_missing: None,
             numbers: Vec::new(),
             consistent_point: None,
@@ -112,6 +117,7 @@ impl<'a> Recovered<'a> {
         Recovered {
             rows: Some(found.rows),
             rows_in_topics: Some(found.known),
+            rows_with_letter: Some(found.with_letter),
             rows_missing: Some(found.missing),
             numbers: found.numbers,
             ..self
@@ -212,16 +218,17 @@ impl Recovery<'_> {
             self.init.names.slot,
             found.missing,
             self.outbox(),
-            in_topics(found),
+            not_missing(found),
         ))?;
         self.say("nothing was changed")
     }
 
-    pub(super) fn published(&self, rows: u64, found: &Found, at: Lsn) -> anyhow::Result<()> {
+    pub(super) fn published(&self, found: &Found, at: Lsn) -> anyhow::Result<()> {
         self.say(&format!(
-            "published {rows} rows of {}; {}. Slot {} is ready: `walpost run` goes on after {at}",
+            "published {} rows of {}; {}. Slot {} is ready: `walpost run` goes on after {at}",
+            found.missing,
             self.outbox(),
-            in_topics(found),
+            not_missing(found),
             self.init.names.slot,
         ))
     }
@@ -246,9 +253,13 @@ fn after(position: Lsn) -> String {
     }
 }
 
-fn in_topics(found: &Found) -> String {
+fn not_missing(found: &Found) -> String {
+    let letters = match found.with_letter {
+        0 => String::new(),
+        rows => format!(", {rows} are left to their dead letters, open or ignored"),
+    };
     format!(
-        "{} of the {} looked at are in the topics already",
+        "{} of the {} looked at are in the topics already{letters}",
         found.known, found.rows
     )
 }
