@@ -3,7 +3,7 @@
 //! before it are good. So what is left is read and sent by turns: read while nothing is sent, until
 //! there is no more room; sent after a check said that nobody took over. Whoever takes over then
 //! sees no more rows late than may be in flight. Before the check that notices it, the stream looks
-//! like any other, and all that is read is sent.
+//! like any other, and all that is read is sent, until a take-over is heard of.
 
 use std::time::{Duration, Instant};
 
