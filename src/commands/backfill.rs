@@ -259,7 +259,8 @@ impl Backfill {
         Ok(found)
     }
 
-    /// Rows to be published that have an open letter already are a matter of that letter. It stands
+    /// Rows to be published that have an open letter already, or one that an operator gave up, are a
+    /// matter of that letter. It stands
     /// from now on where its row is in the table: those before it, which the lost slot had not
     /// brought to Kafka, are published, and those behind it wait.
     async fn replace_letters(&mut self, what: &Publish<'_>) -> anyhow::Result<()> {

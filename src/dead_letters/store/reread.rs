@@ -11,7 +11,7 @@ use crate::{
     outbox::{mapping::WALPOST_REPLAY, row::Reread},
 };
 
-/// The open letters of a table's events, each by its event's id.
+/// The letters of a table's events that are open, or given up by an operator, each by its event's id.
 pub async fn of_events(
     client: &Client,
     owner: &Owner,
@@ -19,9 +19,9 @@ pub async fn of_events(
 ) -> Result<HashMap<String, i64>, Refused> {
     let text = format!(
         "SELECT DISTINCT ON (event_id) event_id, id FROM walpost.dead_letter
-         WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL AND position_lsn IS NOT NULL AND {OPEN}
+         WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL AND position_lsn IS NOT NULL AND ({OPEN} OR status = 'ignored')
            AND error_class IS DISTINCT FROM 'resend'
-         ORDER BY event_id, life, position_lsn, position_ordinal"
+         ORDER BY event_id, status = 'ignored', life, position_lsn, position_ordinal"
     );
     let mut letters = HashMap::new();
     for row in client.query(&text, &[&owner.slot, &outbox]).await? {
@@ -43,7 +43,7 @@ pub async fn replace(
         "UPDATE walpost.dead_letter d SET life = $2, position_lsn = p.lsn::pg_catalog.pg_lsn, position_ordinal = p.ordinal,
            headers = CASE WHEN d.raw IS NULL THEN d.headers ELSE coalesce(d.headers, $6) END
          FROM (SELECT * FROM unnest($3::bigint[], $4::text[], $5::integer[])) p (id, lsn, ordinal)
-         WHERE d.slot = $1 AND d.id = p.id AND {OPEN}"
+         WHERE d.slot = $1 AND d.id = p.id AND ({OPEN} OR status = 'ignored')"
     );
     let ids: Vec<i64> = places.iter().map(|(id, _)| *id).collect();
     let commits: Vec<String> = places.iter().map(|(_, p)| p.commit.to_string()).collect();
