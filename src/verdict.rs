@@ -90,8 +90,24 @@ const EXAMPLES: usize = 10;
 /// The topic and the key whose stream is looked at.
 type Stream<'a> = (&'a str, &'a [u8]);
 
-/// Compares what was committed with what arrived; `arrived` in any order.
+/// When rows of the table were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// At any time: live rows come between.
+    AnyTime,
+    /// While nothing was streamed, and all that the next stream brings is newer: first arrivals are in
+    /// order whatever they were read from.
+    InTurn,
+}
+
+/// Compares what was committed with what arrived; `arrived` in any order. Of rows of the table
+/// nothing is known but their order among themselves.
 pub fn judge(committed: &[Committed], arrived: &[Arrived]) -> Verdict {
+    judge_as(committed, arrived, Reading::AnyTime)
+}
+
+/// As [`judge`], by what is known of the table's rows.
+pub fn judge_as(committed: &[Committed], arrived: &[Arrived], reading: Reading) -> Verdict {
     let mut verdict = Verdict {
         committed: committed.len(),
         arrived: arrived.len(),
@@ -145,7 +161,7 @@ pub fn judge(committed: &[Committed], arrived: &[Arrived]) -> Verdict {
         verdict.add(Fault::Lost, || lost(event, committed, &first));
     }
     for (stream, sights) in &streams {
-        verdict.judge_key(stream, sights);
+        verdict.judge_key(stream, sights, reading);
     }
     let mut places: HashMap<Position, &Arrived> = HashMap::new();
     let mut once: Vec<&Arrived> = first

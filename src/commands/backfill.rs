@@ -279,8 +279,8 @@ impl Backfill {
     }
 
     /// Rows to be published that have an open letter already are a matter of that letter, and an
-    /// ignored one stays ignored. It stands from now on where its row is in the table: those before it, which the lost slot had not
-    /// brought to Kafka, are published, and those behind it wait.
+    /// ignored one stays ignored. It stands from now on where its row is in the table: those before
+    /// it, which the lost slot had not brought to Kafka, are published, and those behind it wait.
     async fn replace_letters(&mut self, what: &Publish<'_>) -> anyhow::Result<()> {
         let outbox = what.reader.shape.mapping.table.to_string();
         let owner = what.owner.clone();

@@ -34,7 +34,7 @@ const ENCODING: &str =
 pub enum Order {
     /// What must be known before the stream is read from here.
     Load(Lsn),
-    /// The open letters of this table's events.
+    /// The letters of this table's events that are open or ignored.
     OfEvents(String),
     /// Letters whose rows are read from the table: where they stand now.
     Replace(Vec<(i64, Position)>, Reread),

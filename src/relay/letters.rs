@@ -164,7 +164,7 @@ impl Relay {
         }
     }
 
-    /// The open letters of a table's events, by event id.
+    /// The letters of a table's events that are open or ignored, by event id.
     pub async fn letters_of_events(
         &mut self,
         owner: Owner,

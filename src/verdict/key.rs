@@ -5,14 +5,14 @@ use std::{
     fmt::Write as _,
 };
 
-use super::{Fault, Sight, Stream, Verdict, excerpt};
+use super::{Fault, Reading, Sight, Stream, Verdict, excerpt};
 
 /// So many runs tell how a violation came about.
 const RUNS: usize = 12;
 
 impl Verdict {
     /// One key in one topic. What is lost was said already: order is judged among what arrived.
-    pub(super) fn judge_key(&mut self, (topic, key): &Stream, sights: &[Sight]) {
+    pub(super) fn judge_key(&mut self, (topic, key): &Stream, sights: &[Sight], reading: Reading) {
         let of = format!("key {} of topic {topic}: ", excerpt(&Some(key.to_vec())));
         let home = sights[0].record.partition;
         if let Some(away) = sights.iter().find(|s| s.record.partition != home) {
@@ -20,7 +20,7 @@ impl Verdict {
             return self.add(Fault::Split, || format!("{of}{}, then {away}", sights[0]));
         }
         self.judge_stream(&of, sights);
-        self.judge_reread(&of, sights);
+        self.judge_reread(&of, sights, reading);
     }
 
     /// What the stream brought of a key, each event by its rank among what it brought. Rows that were
@@ -90,18 +90,26 @@ impl Verdict {
         }
     }
 
-    /// What was read from the table of a key: in order among itself, and no more is promised.
-    fn judge_reread(&mut self, of: &str, sights: &[Sight]) {
+    /// What was read from the table of a key: its first arrivals are in order among themselves, and
+    /// among all where the stream stood still meanwhile.
+    fn judge_reread(&mut self, of: &str, sights: &[Sight], reading: Reading) {
         let (mut seen, mut newest): (_, Option<&Sight>) = (HashSet::new(), None);
-        for sight in sights.iter().filter(|s| s.is_reread()) {
-            if !seen.insert(&sight.event.id) {
+        for (i, sight) in sights.iter().enumerate() {
+            let counts = sight.is_reread() || reading == Reading::InTurn;
+            if !counts || !seen.insert(&sight.event.id) {
                 continue;
             }
             match newest {
                 Some(ahead) if ahead.event.seq > sight.event.seq => {
-                    self.add(Fault::OutOfOrder, || {
-                        format!("{of}{ahead}, and only then {sight}, both read from the table")
-                    });
+                    // Of two that were streamed it was said.
+                    if ahead.is_reread() || sight.is_reread() {
+                        self.add(Fault::OutOfOrder, || {
+                            let course = course(&sights[..=i]);
+                            format!(
+                                "{of}{ahead}, and only then {sight}, read from the table{course}"
+                            )
+                        });
+                    }
                 }
                 _ => newest = Some(sight),
             }

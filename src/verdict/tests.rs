@@ -271,6 +271,29 @@ fn rows_of_the_table_that_leave_one_out_or_exchange_two_do_not_go_on() {
     assert!(text.contains("; it came as 1-5 5 2 [3] [5] 6"), "{text}");
 }
 
+/// A dead letter of a slot that was lost came before rows that are older than it.
+#[test]
+fn rows_of_the_table_that_were_read_in_turn_come_before_what_is_newer() {
+    let judged = |parts: &[Vec<Number>], reading| {
+        let (events, records) = mixed(parts);
+        judge_as(&events, &records, reading)
+            .faults
+            .into_iter()
+            .collect::<Vec<_>>()
+    };
+    let late = [live([1, 2, 4]), reread([3])];
+    assert_eq!(judged(&late, Reading::AnyTime), []);
+    assert_eq!(judged(&late, Reading::InTurn), [(Fault::OutOfOrder, 1)]);
+    let early = [live([1]), reread([3]), live([2, 4])];
+    assert_eq!(judged(&early, Reading::AnyTime), []);
+    assert_eq!(judged(&early, Reading::InTurn), [(Fault::OutOfOrder, 1)]);
+    // Of two that were streamed it is told once; repeats are no first arrivals.
+    let streamed = [live([1, 3, 2, 3, 4])];
+    assert_eq!(judged(&streamed, Reading::InTurn), [(Fault::OutOfOrder, 1)]);
+    let good = [live([1, 2, 3, 2]), reread([3, 4, 3, 4]), live([5, 6])];
+    assert_eq!(judged(&good, Reading::InTurn), []);
+}
+
 #[test]
 fn rows_of_the_table_have_the_last_word_when_they_end_a_repetition() {
     let cut = || live([1, 2, 3, 4, 1]);

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fs, path::PathBuf};
 
 use walpost::{
     lsn::Lsn,
-    verdict::{Arrived, Committed, Fault, Verdict, judge},
+    verdict::{Arrived, Committed, Fault, Reading, Verdict, judge, judge_as},
 };
 
 use super::{Walpost, batches::Batches};
@@ -97,7 +97,8 @@ impl Terms {
             }
         }
         let all: Vec<Arrived> = arrived.iter().map(|(record, _)| record.clone()).collect();
-        let mut verdict = judge(committed, &all);
+        // `recover` reads the table while no publisher runs.
+        let mut verdict = judge_as(committed, &all, Reading::InTurn);
         let of_repeats = |fault: &Fault| matches!(fault, Fault::NoSuffix | Fault::Stale);
         verdict.faults.retain(|fault, _| !of_repeats(fault));
         verdict
