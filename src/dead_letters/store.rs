@@ -107,6 +107,10 @@ pub struct Looked {
 
 const OPEN: &str = "status IN ('pending', 'replaying', 'held', 'dead')";
 
+/// The order of letters, of `walpost.dead_letter d`. Without the `d` a position that is selected as
+/// text would be ordered as text, and 0/10000000 come before 0/F000000.
+const BY_PLACE: &str = "d.life, d.position_lsn, d.position_ordinal";
+
 const COLUMNS: &str = "d.id, d.outbox, d.topic, d.key, d.life, d.position_lsn::text, d.position_ordinal, d.event_id,
     (extract(epoch FROM d.committed_at) * 1000000)::bigint - 946684800000000, d.attempts, d.error_class, d.headers, d.record_ms, d.payload, d.raw, d.partition";
 
@@ -140,9 +144,9 @@ pub async fn load(client: &Client, owner: &Owner, confirmed: Lsn) -> Result<Load
     let held = format!(
         "SELECT DISTINCT ON (outbox, topic, key) outbox, topic, key, life, position_lsn::text, position_ordinal,
            count(*) OVER w, bool_or(status = 'held' OR held_behind IS NOT NULL) OVER w
-         FROM walpost.dead_letter WHERE slot = $1 AND {OPEN} AND key IS NOT NULL AND position_lsn IS NOT NULL
+         FROM walpost.dead_letter d WHERE slot = $1 AND {OPEN} AND key IS NOT NULL AND position_lsn IS NOT NULL
          WINDOW w AS (PARTITION BY outbox, topic, key)
-         ORDER BY outbox, topic, key, life, position_lsn, position_ordinal"
+         ORDER BY outbox, topic, key, {BY_PLACE}"
     );
     let known = format!(
         "SELECT position_lsn::text, position_ordinal FROM walpost.dead_letter
@@ -230,19 +234,21 @@ pub async fn look(client: &mut Client, owner: &Owner, limit: i64) -> Result<Look
             place: place(row.try_get(4)?, row.try_get(5)?, row.try_get(6)?),
         })
     };
-    let replaying = "SELECT id, outbox, topic, key, life, position_lsn::text, position_ordinal FROM walpost.dead_letter
-        WHERE slot = $1 AND status = 'replaying' ORDER BY life, position_lsn, position_ordinal, id";
+    let replaying = format!(
+        "SELECT id, outbox, topic, key, life, position_lsn::text, position_ordinal FROM walpost.dead_letter d
+         WHERE slot = $1 AND status = 'replaying' ORDER BY {BY_PLACE}, id"
+    );
     let first = format!(
         "SELECT id, outbox, topic, key, life, position_lsn::text, position_ordinal
-         FROM (SELECT DISTINCT ON (outbox, topic, key) * FROM walpost.dead_letter
+         FROM (SELECT DISTINCT ON (outbox, topic, key) * FROM walpost.dead_letter d
            WHERE slot = $1 AND {OPEN} AND key IS NOT NULL AND position_lsn IS NOT NULL
-           ORDER BY outbox, topic, key, life, position_lsn, position_ordinal) f
+           ORDER BY outbox, topic, key, {BY_PLACE}) f
          WHERE status IN ('held', 'replaying')"
     );
     let next = "SELECT extract(epoch FROM min(next_retry_at) - pg_catalog.clock_timestamp())::float8 FROM walpost.dead_letter
         WHERE slot = $1 AND status = 'pending'";
     let mut looked = Looked::default();
-    for row in client.query(replaying, &[&owner.slot]).await? {
+    for row in client.query(&replaying, &[&owner.slot]).await? {
         looked.replaying.push(wanted(&row)?);
     }
     for row in client.query(&first, &[&owner.slot]).await? {

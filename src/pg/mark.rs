@@ -51,8 +51,8 @@ impl Mark {
 
 /// The newest mark at or below a position.
 pub async fn newest(client: &Client, position: Lsn) -> anyhow::Result<Option<Mark>> {
-    let text = "SELECT lsn::text, xid::text, extract(epoch FROM at)::float8 FROM walpost.mark
-        WHERE lsn <= $1::pg_catalog.pg_lsn ORDER BY lsn DESC LIMIT 1";
+    let text = "SELECT lsn::text, xid::text, extract(epoch FROM at)::float8 FROM walpost.mark m
+        WHERE lsn <= $1::pg_catalog.pg_lsn ORDER BY m.lsn DESC LIMIT 1";
     let position = position.to_string();
     let rows = client
         .query_typed(text, &[(&position, Type::TEXT)])

@@ -266,6 +266,10 @@ fn rows_before_the_newest_mark_are_not_even_looked_at() {
     let walpost = scene.ready(1);
     scene.insert("a", 2);
     scene.drop_slot();
+    // An older one, which only as text looks newer: F is behind 1000000.
+    scene.sql.run(
+        "INSERT INTO walpost.mark (lsn, xid, at) SELECT (split_part(max(lsn)::text, '/', 1) || '/F')::pg_lsn, '3', now() FROM walpost.mark",
+    );
     // Those from before the slot were never to be published.
     walpost
         .command(&["recover"])

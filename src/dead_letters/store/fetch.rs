@@ -5,7 +5,7 @@ use tokio_postgres::{Client, Row, Transaction};
 
 use super::{
     super::letter::{Kept, Place, headers_from_json, tuple_of},
-    COLUMNS, Owner, Refused, begin, place,
+    BY_PLACE, COLUMNS, Owner, Refused, begin, place,
 };
 use crate::{
     lsn::PgTime,
@@ -54,7 +54,7 @@ pub async fn fetch(
     let transaction = begin(client, owner).await?;
     let text = format!(
         "SELECT {COLUMNS} FROM walpost.dead_letter d WHERE slot = $1 AND id = ANY ($2) AND status = 'replaying'
-         ORDER BY life, position_lsn, position_ordinal, id"
+         ORDER BY {BY_PLACE}, id"
     );
     let rows = transaction.query(&text, &[&owner.slot, &ids]).await?;
     let letters = letters(&transaction, &rows).await?;

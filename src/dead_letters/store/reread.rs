@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::json;
 use tokio_postgres::{Client, types::ToSql};
 
-use super::{OPEN, Owner, Refused, begin};
+use super::{BY_PLACE, OPEN, Owner, Refused, begin};
 use crate::{
     lsn::Position,
     outbox::{mapping::WALPOST_REPLAY, row::Reread},
@@ -18,10 +18,10 @@ pub async fn of_events(
     outbox: &str,
 ) -> Result<HashMap<String, i64>, Refused> {
     let text = format!(
-        "SELECT DISTINCT ON (event_id) event_id, id FROM walpost.dead_letter
+        "SELECT DISTINCT ON (event_id) event_id, id FROM walpost.dead_letter d
          WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL AND position_lsn IS NOT NULL
            AND ({OPEN} OR status = 'ignored') AND error_class IS DISTINCT FROM 'resend'
-         ORDER BY event_id, status = 'ignored', life, position_lsn, position_ordinal"
+         ORDER BY event_id, status = 'ignored', {BY_PLACE}"
     );
     let mut letters = HashMap::new();
     for row in client.query(&text, &[&owner.slot, &outbox]).await? {

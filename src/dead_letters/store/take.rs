@@ -3,7 +3,8 @@
 use tokio_postgres::{Client, Transaction, types::ToSql};
 
 use super::{
-    super::letter::Place, COLUMNS, Letter, OPEN, Owner, Refused, begin, fetch::letters, place,
+    super::letter::Place, BY_PLACE, COLUMNS, Letter, OPEN, Owner, Refused, begin, fetch::letters,
+    place,
 };
 
 /// A letter of a key, as far as the choice of a batch needs it.
@@ -83,9 +84,9 @@ pub async fn take(client: &mut Client, owner: &Owner, take: &Take) -> Result<Tak
     let text = format!(
         "SELECT id, life, position_lsn::text, position_ordinal, status IN ('pending', 'dead'), error_class IS NOT NULL,
            coalesce(pg_catalog.octet_length(payload), 0) + coalesce(pg_catalog.length(raw::text), 0)
-         FROM walpost.dead_letter
+         FROM walpost.dead_letter d
          WHERE slot = $1 AND outbox = $2 AND topic = $3 AND key = $4 AND {OPEN} AND position_lsn IS NOT NULL AND id <> ALL ($5)
-         ORDER BY outbox, topic, key, life, position_lsn, position_ordinal LIMIT $6 FOR UPDATE"
+         ORDER BY outbox, topic, key, {BY_PLACE} LIMIT $6 FOR UPDATE"
     );
     let limit = take.max_rows as i64 + 1;
     let values: &[&(dyn ToSql + Sync)] = &[

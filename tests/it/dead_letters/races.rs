@@ -263,3 +263,36 @@ fn recover_sends_no_letter_before_the_rows_of_the_table_are_out() {
     scene.judge(1301);
     run.stop(0);
 }
+
+/// A position has another length at every sixteenth of the log's first 4 GiB, and so on: of letters
+/// that lie on both sides of such a place, those before it are released first.
+#[test]
+fn letters_are_released_in_the_order_of_the_log_however_long_their_positions_are() {
+    let scene = Scene::new();
+    let walpost = small_topic(&scene);
+    let mut run = scene.started(&walpost);
+    large(&scene, "K");
+    scene.insert("K", 700);
+    until("the key's rows are held", 60, || {
+        (statuses(&scene).len() == 701).then_some(())
+    });
+    run.stop(0);
+    // 0/1 to 0/2BD.
+    scene.sql.run(
+        "UPDATE walpost.dead_letter d SET position_lsn = pg_lsn '0/0' + o.place, position_ordinal = 1
+         FROM (SELECT id, row_number() OVER (ORDER BY position_lsn, position_ordinal) AS place FROM walpost.dead_letter) o
+         WHERE o.id = d.id",
+    );
+    heal(&scene);
+    let head = letters(&scene)[0].id;
+    act(&scene, &format!("replay({head})"));
+    let mut run = scene.started(&walpost);
+    until("all letters are resolved", 60, || {
+        let all = statuses(&scene);
+        all.iter().all(|status| status == "resolved").then_some(())
+    });
+    let seqs = seqs(&scene, "K");
+    assert!(seqs.is_sorted(), "{seqs:?}");
+    assert_eq!(seqs.len(), 701);
+    run.stop(0);
+}
