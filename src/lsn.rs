@@ -80,6 +80,24 @@ impl fmt::Display for Position {
     }
 }
 
+impl Position {
+    /// Appends what it is printed as. Every record has it: the formatter takes ten times as long.
+    pub fn append_to(self, text: &mut Vec<u8>) {
+        let commit = self.commit.bytes();
+        append_hexadecimal((commit >> 32) as u32, text);
+        text.push(b'/');
+        append_hexadecimal(commit as u32, text);
+        text.push(b':');
+        text.extend_from_slice(itoa::Buffer::new().format(self.ordinal).as_bytes());
+    }
+}
+
+fn append_hexadecimal(number: u32, text: &mut Vec<u8>) {
+    let digit = |place: u32| b"0123456789ABCDEF"[(number >> (4 * place) & 15) as usize];
+    let digits = (u32::BITS - number.leading_zeros()).div_ceil(4).max(1);
+    text.extend((0..digits).rev().map(digit));
+}
+
 impl FromStr for Position {
     type Err = InvalidLsn;
 
@@ -174,6 +192,17 @@ mod tests {
             ordinal,
         };
         assert!(at(1, 9) < at(2, 1) && at(2, 1) < at(2, 10));
-        assert_eq!(at(0x016B_3748, 3).to_string(), "0/16B3748:3");
+        for (position, text) in [
+            (at(0x016B_3748, 3), "0/16B3748:3"),
+            (at(0, 0), "0/0:0"),
+            (at(0x1_0000_000A, 10), "1/A:10"),
+            (at(0x10_1000_0000, 4_294_967_295), "10/10000000:4294967295"),
+            (at(u64::MAX, 1), "FFFFFFFF/FFFFFFFF:1"),
+        ] {
+            let mut appended = Vec::new();
+            position.append_to(&mut appended);
+            assert_eq!(String::from_utf8(appended).unwrap(), text);
+            assert_eq!(position.to_string(), text);
+        }
     }
 }

@@ -4,6 +4,7 @@
 pub mod context;
 pub mod failure;
 pub mod partitions;
+mod poller;
 pub mod producer;
 pub mod scan;
 pub mod settings;

@@ -8,11 +8,7 @@ use std::{
     collections::HashMap,
     ffi::{CString, c_void},
     ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
+    sync::Arc,
     time::Duration,
 };
 
@@ -31,6 +27,7 @@ use rdkafka::{
 
 use super::{
     context::{Context, Deliveries, Source},
+    poller::Poller,
     settings::DEFAULT_MESSAGE_MAX_BYTES,
     topics::{Answer, TopicState},
 };
@@ -38,9 +35,6 @@ use crate::{ledger::Seq, outbox::record::Record};
 
 /// librdkafka's `RD_KAFKA_PARTITION_UA`: the partitioner chooses by the key.
 const UNASSIGNED: i32 = -1;
-
-/// How long one call into librdkafka waits for reports; a stop is noticed after at most this.
-const POLL: Duration = Duration::from_millis(100);
 
 /// A topic's handle inside librdkafka.
 struct NativeTopic(*mut rd_kafka_topic_t);
@@ -58,9 +52,9 @@ impl Drop for NativeTopic {
 pub struct Producer {
     /// Before the client: handles must go first.
     topics: HashMap<Box<str>, NativeTopic>,
+    /// Before the client, as the handles.
+    poller: Poller,
     client: Arc<BaseProducer<Context>>,
-    stop: Arc<AtomicBool>,
-    poller: Option<JoinHandle<()>>,
     /// In bytes.
     largest: usize,
 }
@@ -74,24 +68,10 @@ impl Producer {
     ) -> KafkaResult<Self> {
         let context = Context::new(source, deliveries.clone());
         let client: Arc<BaseProducer<Context>> = Arc::new(settings.create_with_context(context)?);
-        let stop = Arc::new(AtomicBool::new(false));
-        let poller = std::thread::Builder::new()
-            .name("kafka-reports".into())
-            .spawn({
-                let (client, stop) = (client.clone(), stop.clone());
-                move || {
-                    while !stop.load(Ordering::Relaxed) {
-                        client.poll(POLL);
-                    }
-                }
-            });
-        let poller =
-            poller.map_err(|_| KafkaError::ClientCreation("no thread to be had".into()))?;
         Ok(Producer {
             topics: HashMap::new(),
+            poller: Poller::start(client.clone())?,
             client,
-            stop,
-            poller: Some(poller),
             largest: settings
                 .get("message.max.bytes")
                 .and_then(|bytes| bytes.parse().ok())
@@ -200,18 +180,7 @@ impl Producer {
 
     /// The thread that polls the reports ended though nobody asked it to.
     pub fn is_deaf(&self) -> bool {
-        self.poller.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-}
-
-impl Drop for Producer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(poller) = self.poller.take() {
-            // Its panic was seen as deafness already.
-            let _ = poller.join();
-        }
-        self.topics.clear();
+        self.poller.is_over()
     }
 }
 

@@ -1,8 +1,6 @@
 //! OutboxRow → Record: topic, key, headers, timestamp, partition, value. The mapper's buffers are
 //! used again for every row, so nothing is allocated once they have grown.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 
 use super::{
@@ -42,7 +40,6 @@ pub struct Mapper {
     topic: String,
     /// What the topic is made of, where an expression makes it.
     routed: String,
-    text: String,
     headers: Headers,
     key: Vec<u8>,
     payload: Vec<u8>,
@@ -163,10 +160,10 @@ impl Mapper {
             }
         }
         if mapping.tells_position() && matches!(origin, Origin::Stream | Origin::Letter) {
-            self.text.clear();
-            // Writing to a String cannot fail.
-            let _ = write!(self.text, "{position}");
-            headers.push(WAL_POSITION, self.text.as_bytes());
+            headers.push_with(
+                |to| to.extend_from_slice(WAL_POSITION.as_bytes()),
+                |to| position.append_to(to),
+            );
         }
         match origin {
             Origin::Stream => {}
