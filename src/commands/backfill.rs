@@ -17,7 +17,7 @@ use crate::{
     config::{Config, kafka::producer_settings},
     dead_letters::{
         clerk::Clerk,
-        store::{self, Owner, Refused},
+        store::{self, Moved, Owner, Refused},
     },
     error::Exit,
     kafka::{
@@ -288,7 +288,7 @@ impl Backfill {
         if letters.is_empty() {
             return Ok(());
         }
-        let (mut places, mut number) = (Vec::new(), what.numbered);
+        let (mut moved, mut number) = (Vec::new(), what.numbered);
         let mut rows = what.reader.rows(what.since).await?;
         while let Some(tuple) = self.next(&mut rows).await? {
             let id = event_id(what.reader, &tuple);
@@ -298,10 +298,11 @@ impl Backfill {
             number += 1;
             let id = id.and_then(|id| std::str::from_utf8(id).ok());
             let letter = id.and_then(|id| letters.remove(id));
-            places.extend(letter.map(|letter| (letter, place(what.at, number))));
+            let to = place(what.at, number);
+            moved.extend(letter.map(|letter| Moved { letter, to }));
         }
         self.relay
-            .replace_letters(&what.owner, &places, what.reread)
+            .replace_letters(&what.owner, &moved, what.reread)
             .await?;
         Ok(())
     }

@@ -9,12 +9,13 @@ use tokio_postgres::Client;
 use tracing::debug;
 
 use super::store::{
-    self, Letter, Loaded, Looked, Noted, Owner, Refused, Source, Take, Taken, Write, find_event,
+    self, Letter, Loaded, Looked, Moved, Noted, OfEvent, Owner, Refused, Source, Take, Taken,
+    Write, find_event,
 };
 use crate::{
     config::{Config, Outbox},
     error::Failure,
-    lsn::{Lsn, Position},
+    lsn::Lsn,
     outbox::row::Reread,
     pg::{conninfo::ConnInfo, failure::of_statement, sql},
 };
@@ -37,7 +38,7 @@ pub enum Order {
     /// The letters of this table's events that are open or ignored.
     OfEvents(String),
     /// Letters whose rows are read from the table: where they stand now.
-    Replace(Vec<(i64, Position)>, Reread),
+    Replace(Vec<Moved>, Reread),
     Write(Vec<Write>),
     Take(Take),
     Look {
@@ -54,7 +55,7 @@ pub enum Order {
 pub enum Done {
     Loaded(Loaded),
     /// By event id.
-    OfEvents(HashMap<String, i64>),
+    OfEvents(HashMap<String, OfEvent>),
     Replaced,
     Written(Written),
     Taken(Taken),

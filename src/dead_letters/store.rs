@@ -21,7 +21,7 @@ use crate::{
 pub use self::{
     fetch::{Body, Letter, fetch},
     find::{Source, find_event},
-    reread::{of_events, replace},
+    reread::{Moved, OfEvent, of_events, replace},
     take::{Candidate, Choice, Take, Taken, choose, take},
     write::{Failure, Noted, Park, Write, write},
 };

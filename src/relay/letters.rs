@@ -16,11 +16,11 @@ use crate::{
         clerk::{Clerk, Done, Order, Trouble, Written},
         copy::{Copy, Told},
         held::Identity,
-        store::{Loaded, Looked, Noted, Owner, Write},
+        store::{Loaded, Looked, Moved, Noted, OfEvent, Owner, Write},
     },
     error::{Exit, Failure},
     ledger::{Row, Seq},
-    lsn::{Lsn, Position},
+    lsn::Lsn,
     outbox::row::Reread,
     stop,
 };
@@ -169,7 +169,7 @@ impl Relay {
         &mut self,
         owner: Owner,
         outbox: String,
-    ) -> Result<HashMap<String, i64>, Failure> {
+    ) -> Result<HashMap<String, OfEvent>, Failure> {
         match self.ask_clerk(owner, Order::OfEvents(outbox)).await? {
             Done::OfEvents(letters) => Ok(letters),
             _ => Err(other_answer()),
@@ -181,10 +181,10 @@ impl Relay {
     pub async fn replace_letters(
         &mut self,
         owner: &Owner,
-        places: &[(i64, Position)],
+        moved: &[Moved],
         reread: Reread,
     ) -> Result<(), Failure> {
-        for some in places.chunks(REPLACED) {
+        for some in moved.chunks(REPLACED) {
             let order = Order::Replace(some.to_vec(), reread);
             self.ask_clerk(owner.clone(), order).await?;
         }

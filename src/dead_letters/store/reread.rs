@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use tokio_postgres::{Client, types::ToSql};
+use tracing::info;
 
 use super::{BY_PLACE, OPEN, Owner, Refused, begin};
 use crate::{
@@ -11,31 +12,53 @@ use crate::{
     outbox::{mapping::WALPOST_REPLAY, row::Reread},
 };
 
-/// The open and the ignored letters of a table's events, each by its event's id.
+/// The letter of an event whose row is read again.
+#[derive(Clone, Debug)]
+pub struct OfEvent {
+    pub id: i64,
+    /// Others of the same event: it was read more than once, and had to wait each time.
+    pub repeated: Vec<i64>,
+}
+
+/// A letter stands here from now on.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    pub letter: OfEvent,
+    pub to: Position,
+}
+
+/// The open and the ignored letters of a table's events, by event id.
 pub async fn of_events(
     client: &Client,
     owner: &Owner,
     outbox: &str,
-) -> Result<HashMap<String, i64>, Refused> {
+) -> Result<HashMap<String, OfEvent>, Refused> {
     let text = format!(
-        "SELECT DISTINCT ON (event_id) event_id, id FROM walpost.dead_letter d
+        "SELECT event_id, pg_catalog.array_agg(id ORDER BY status = 'ignored', {BY_PLACE}), pg_catalog.count(*) FILTER (WHERE {OPEN})
+         FROM walpost.dead_letter d
          WHERE slot = $1 AND outbox = $2 AND event_id IS NOT NULL AND position_lsn IS NOT NULL
            AND ({OPEN} OR status = 'ignored') AND error_class IS DISTINCT FROM 'resend'
-         ORDER BY event_id, status = 'ignored', {BY_PLACE}"
+         GROUP BY event_id"
     );
     let mut letters = HashMap::new();
     for row in client.query(&text, &[&owner.slot, &outbox]).await? {
-        letters.insert(row.try_get(0)?, row.try_get(1)?);
+        let (ids, open): (Vec<i64>, i64) = (row.try_get(1)?, row.try_get(2)?);
+        let open = usize::try_from(open).unwrap_or_default();
+        let repeated = ids.get(1..open).unwrap_or_default().to_vec();
+        if let Some(&id) = ids.first() {
+            letters.insert(row.try_get(0)?, OfEvent { id, repeated });
+        }
     }
     Ok(letters)
 }
 
 /// From now on these letters stand there in the slot's present life. What no record could be made of
-/// tells no position any more: it is a row of the table now.
+/// tells no position any more: it is a row of the table now. Repeated ones are removed: in an older
+/// life they would come before all that is read now.
 pub async fn replace(
     client: &mut Client,
     owner: &Owner,
-    places: &[(i64, Position)],
+    moved: &[Moved],
     reread: Reread,
 ) -> Result<(), Refused> {
     let transaction = begin(client, owner).await?;
@@ -45,10 +68,10 @@ pub async fn replace(
          FROM (SELECT * FROM unnest($3::bigint[], $4::text[], $5::integer[])) p (id, lsn, ordinal)
          WHERE d.slot = $1 AND d.id = p.id AND ({OPEN} OR d.status = 'ignored')"
     );
-    let ids: Vec<i64> = places.iter().map(|(id, _)| *id).collect();
-    let commits: Vec<String> = places.iter().map(|(_, p)| p.commit.to_string()).collect();
-    let ordinal = |p: &Position| i32::try_from(p.ordinal).unwrap_or(i32::MAX);
-    let ordinals: Vec<i32> = places.iter().map(|(_, p)| ordinal(p)).collect();
+    let ids: Vec<i64> = moved.iter().map(|moved| moved.letter.id).collect();
+    let commits: Vec<String> = moved.iter().map(|m| m.to.commit.to_string()).collect();
+    let ordinal = |m: &Moved| i32::try_from(m.to.ordinal).unwrap_or(i32::MAX);
+    let ordinals: Vec<i32> = moved.iter().map(ordinal).collect();
     let headers = json!([[WALPOST_REPLAY, reread.name()]]);
     let values: &[&(dyn ToSql + Sync)] = &[
         &owner.slot,
@@ -59,6 +82,27 @@ pub async fn replace(
         &headers,
     ];
     transaction.execute(&text, values).await?;
+    let pairs = moved.iter().flat_map(|moved| {
+        let kept = moved.letter.id;
+        moved.letter.repeated.iter().map(move |id| (*id, kept))
+    });
+    let (repeated, kept): (Vec<i64>, Vec<i64>) = pairs.unzip();
+    if !repeated.is_empty() {
+        let behind = "UPDATE walpost.dead_letter d SET held_behind = p.kept
+            FROM (SELECT * FROM unnest($2::bigint[], $3::bigint[])) p (repeated, kept)
+            WHERE d.slot = $1 AND d.held_behind = p.repeated";
+        let values: &[&(dyn ToSql + Sync)] = &[&owner.slot, &repeated, &kept];
+        transaction.execute(behind, values).await?;
+        let remove =
+            format!("DELETE FROM walpost.dead_letter WHERE slot = $1 AND id = ANY ($2) AND {OPEN}");
+        let removed = transaction
+            .execute(&remove, &[&owner.slot, &repeated])
+            .await?;
+        info!(
+            letters = removed,
+            "removed dead letters of events that have an older one"
+        );
+    }
     transaction.commit().await?;
     Ok(())
 }
