@@ -18,6 +18,8 @@ use trap::{Then, Trap};
 
 pub use trap::Side;
 
+use super::until;
+
 /// Forwards its port to the target, in whole or with a fault.
 pub struct Proxy {
     pub port: u16,
@@ -74,7 +76,11 @@ impl Proxy {
             pairs: Mutex::default(),
             trap: Trap::default(),
         });
-        let listener = TcpListener::bind(("127.0.0.1", port)).expect("listen as proxy");
+        // A process that is being started has our sockets for a moment, those that asked whether the port
+        // is free among them.
+        let listener = until(format_args!("a proxy listens on {port}"), 60, || {
+            TcpListener::bind(("127.0.0.1", port)).ok()
+        });
         let for_thread = shared.clone();
         thread::spawn(move || for_thread.accept(port, listener));
         Proxy { port, shared }
