@@ -303,7 +303,10 @@ impl Relay {
         if self.sender.batches_are_too_large() && self.factory.halve_batches(limit) {
             self.sender.abandon_main();
         }
-        self.factory.renew(&mut self.sender, &self.metrics);
+        // It may have been left at a record that it refused, before its own report came.
+        if let Some(reason) = self.factory.renew(&mut self.sender, &self.metrics) {
+            self.kafka_trouble(Trouble::ProducerEnded, &reason);
+        }
         self.inquirer.ask(&self.sender);
         self.ask_limits();
     }

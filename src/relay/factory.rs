@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
+use rdkafka::{
+    ClientConfig, admin::AdminClient, client::DefaultClientContext, error::RDKafkaErrorCode,
+};
 use tokio::sync::mpsc;
 use tracing::info;
 
@@ -87,13 +89,16 @@ impl Factory {
         }
     }
 
-    /// Replaces the main producer once it has told the fate of every record.
-    pub fn renew(&mut self, sender: &mut Sender<Producer>, metrics: &Metrics) {
-        if let Some(old) = sender.take_drained() {
-            metrics.restart("producer");
-            discard(old);
-            self.start(Source::Main);
-        }
+    /// Replaces the main producer once it has told the fate of every record. Why it ended, if that is
+    /// a trouble of the cluster.
+    pub fn renew(&mut self, sender: &mut Sender<Producer>, metrics: &Metrics) -> Option<String> {
+        let old = sender.take_drained()?;
+        metrics.restart("producer");
+        let ended = old.fatal_error();
+        discard(old);
+        self.start(Source::Main);
+        let (_, reason) = ended.filter(|(code, _)| *code != RDKafkaErrorCode::GaplessGuarantee)?;
+        Some(reason)
     }
 
     /// Replaces the probe producer; once, however often it complains.
