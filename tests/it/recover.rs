@@ -643,8 +643,8 @@ fn a_slot_lost_in_the_middle_of_a_repetition_behind_a_mark_leaves_no_old_event_a
 }
 
 /// Rows 1 and 2 of key `K` were on their way to Kafka when 3 became a dead letter and 4 and 5 waited
-/// behind it, of which an operator gave 5 up; then the slot was lost. The letters are older than all that the next slot brings, and yet not
-/// older than what `recover` reads from the table.
+/// behind it, of which an operator gave 5 up; then the slot was lost. The letters are older than all
+/// that the next slot brings, and yet not older than what `recover` reads from the table.
 #[test]
 fn what_recover_reads_and_the_letters_of_the_lost_slot_arrive_in_order_and_once() {
     let way = Breakable::take();
