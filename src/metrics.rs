@@ -23,9 +23,11 @@ use crate::{
 /// What `/metrics` answers with.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
-/// Upper bounds in seconds: from a local broker's acknowledgement to an outage of ten minutes.
-const LATENCY_BUCKETS: [f64; 14] = [
-    0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0,
+/// Upper bounds in seconds: from a local broker's acknowledgement to an outage of ten minutes. Close
+/// together around the default linger of 5 ms.
+const LATENCY_BUCKETS: [f64; 19] = [
+    0.001, 0.002, 0.003, 0.005, 0.006, 0.007, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 15.0, 60.0, 600.0,
 ];
 
 /// Values of `pg_replication_slots.wal_status`.

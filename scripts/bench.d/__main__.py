@@ -10,6 +10,7 @@ import drain
 import latency
 import memory
 import report
+import settings
 import unrelated
 from processes import busy, having
 from servers import Kafka, Postgres
@@ -36,7 +37,7 @@ def pair(text):
 
 def options():
     parser = argparse.ArgumentParser(prog="scripts/bench", add_help=False)
-    parser.add_argument("what", nargs="?", default="drain", choices=["drain", "latency", "memory", "unrelated"])
+    parser.add_argument("what", nargs="?", default="drain", choices=["drain", "latency", "memory", "settings", "unrelated"])
     parser.add_argument("--rows", type=above_zero, default=300_000)
     parser.add_argument("--payload", type=above_zero, default=320)
     parser.add_argument("--per-tx", type=sizes, default=["1", "100", "all"])
@@ -94,6 +95,7 @@ def main():
         "drain": (drain.run, report.drains),
         "latency": (latency.run, latency.table),
         "memory": (memory.run, memory.table),
+        "settings": (settings.run, settings.table),
         "unrelated": (unrelated.run, unrelated.table),
     }[bench.options.what]
     run(bench)

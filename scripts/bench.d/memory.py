@@ -1,4 +1,4 @@
-"""The most memory that walpost takes, whatever the backlog, the transaction and the broker are like."""
+"""The most memory that walpost takes, whatever the backlog, the transaction and the broker are like, and its CPU per row."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import time
 
 from publisher import Walpost
 
-SMALL, LARGE_TRANSACTION, STALLED = 100_000, 1_000_000, 300_000
+SMALL, MIDDLE, LARGE_TRANSACTION, STALLED = 100_000, 1_000_000, 1_000_000, 300_000
 
 
 def peak(bench, name, rows, per_tx, stall=0):
@@ -41,6 +41,7 @@ def peak(bench, name, rows, per_tx, stall=0):
 def run(bench):
     bench.result["memory"] = [
         peak(bench, "small", SMALL, 100),
+        peak(bench, "middle", MIDDLE, 100),
         peak(bench, "large", bench.options.backlog, 100),
         peak(bench, "one-transaction", LARGE_TRANSACTION, LARGE_TRANSACTION),
         peak(bench, "stalled", STALLED, 100, bench.options.stall),
@@ -50,8 +51,8 @@ def run(bench):
 
 def table(result):
     import report
-    names = {"small": "backlog", "large": "backlog", "one-transaction": "one transaction", "stalled": f"broker stopped for {result['options']['stall']} s"}
+    names = {"small": "backlog", "middle": "backlog", "large": "backlog", "one-transaction": "one transaction", "stalled": f"broker stopped for {result['options']['stall']} s"}
     rows = [[f"{names[m['name']]}, {m['rows']:,} rows", report.number(m["peak_bytes"] / 2**20, 0), report.number(m["us_per_row"], 1)] for m in result["memory"]]
     report.text_table(["what", "peak MiB", "CPU µs/row"], rows)
-    small, large = result["memory"][:2]
-    print(f"large ÷ small backlog: {large['peak_bytes'] / small['peak_bytes']:.2f}")
+    small, middle, large = result["memory"][:3]
+    print(f"large ÷ small backlog, peak: {large['peak_bytes'] / small['peak_bytes']:.2f}; large ÷ middle, CPU per row: {large['us_per_row'] / middle['us_per_row']:.2f}")

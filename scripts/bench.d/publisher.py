@@ -19,7 +19,7 @@ def free_port():
 
 
 class Walpost:
-    def __init__(self, work, postgres, kafka, slot, topic, properties=None, messages=False):
+    def __init__(self, work, postgres, kafka, slot, topic, properties=None, messages=False, table="outbox", publication="bench"):
         self.postgres, self.slot, self.port, self.process = postgres, slot, free_port(), None
         self.binary = os.environ["BENCH_WALPOST"]
         self.config, self.log = Path(work) / f"{slot}.toml", Path(work) / f"{slot}.log"
@@ -28,10 +28,10 @@ class Walpost:
 [postgres]
 url = '{postgres.uri()}'
 slot = "{slot}"
-publication = "bench"
+publication = "{publication}"
 
 [[outbox]]
-table = "public.outbox"
+table = "public.{table}"
 topic = "{topic}"
 {"messages = true" if messages else ""}
 

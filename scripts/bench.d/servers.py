@@ -83,14 +83,16 @@ class Postgres:
     def wal_since(self, lsn):
         return int(self.one("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn))
 
-    def load(self, rows, per_tx, payload, table="outbox"):
-        """Rows in transactions of `per_tx`, each with a payload of about `payload` bytes that compresses as JSON does."""
+    def load(self, rows, per_tx, payload, table="outbox", column="jsonb"):
+        """Rows in transactions of `per_tx`, each with a payload of about `payload` bytes that compresses as JSON does, in a column of that type."""
         pieces = max(1, (payload - 60) // 33)
         insert = f"""
             INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload)
-            SELECT 'order', (i %% 50000)::text, 'OrderCreated', jsonb_build_object('order', i, 'status', 'created', 'items',
-              (SELECT jsonb_agg(substr(md5((i * 31 + k)::text), 1, 29)) FROM generate_series(1, {pieces}) k))
+            SELECT 'order', (i %% 50000)::text, 'OrderCreated', {{}}
             FROM generate_series""".replace("%%", "%")
+        value = f"""jsonb_build_object('order', i, 'status', 'created', 'items',
+              (SELECT jsonb_agg(substr(md5((i * 31 + k)::text), 1, 29)) FROM generate_series(1, {pieces}) k))"""
+        insert = insert.format(f"convert_to(({value})::text, 'UTF8')" if column == "bytea" else f"({value})::{column}")
         with self.connect() as connection:
             connection.execute("SET synchronous_commit = off")
             if per_tx >= rows:

@@ -38,6 +38,7 @@ impl Relay {
         session: &mut Session<S>,
         first: Event,
     ) -> Result<(), Failure> {
+        session.heard = Instant::now();
         self.on_event(session, first)?;
         for _ in 1..BATCH {
             if !self.is_reading(session) {
@@ -56,7 +57,6 @@ impl Relay {
         session: &mut Session<S>,
         event: Event,
     ) -> Result<(), Failure> {
-        session.heard = Instant::now();
         match event {
             Event::Data(frame) => self.on_data(session, frame),
             Event::Notice(notice) => self.on_notice(session, &notice),
