@@ -79,6 +79,7 @@ def drains(result):
             ])
         ours, peer = shape["ours"], shape["peer"]
         sender, client = median(ours, "walsender_cpu"), median(ours, "client_cpu")
+        shape["spread"] = {who: spread(runs, "seconds") for who, runs in (("ours", ours), ("peer", peer)) if runs}
         shape["ratios"] = {"cpu_to_walsender": client / sender}
         ratios = f"our CPU ÷ walsender {client / sender:.2f}"
         if peer:

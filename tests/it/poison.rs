@@ -244,6 +244,8 @@ fn rows_of_other_topics_that_were_on_their_way_come_again_in_order_after_the_sto
     walpost
         .set("outbox.on_poison", "stop")
         .set("kafka.properties.linger.ms", 50)
+        // The other topic's rows fill batches and leave at once; the poison waits for its linger.
+        .set("kafka.properties.batch.num.messages", 50)
         .set("kafka.properties.compression.type", "none");
     walpost.init();
     scene.observe();
