@@ -24,6 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd},
     net::{TcpSocket, TcpStream, UnixStream},
@@ -38,6 +39,11 @@ const GATHER_MUCH: Duration = Duration::from_millis(2);
 /// In bytes: the receive buffer within one machine, for reads that gather. Linux doubles it and
 /// offers about as much as this of it to the sender. It has to be there before the connection is.
 const LOCAL_BUFFER: u32 = 16 << 10;
+
+/// In bytes: far below that buffer. A sender holds back a segment that is larger than the window, and
+/// the loopback's are as large as the window at first, which shrinks later: without this bound each
+/// window's worth waited for the sender's timer, 200 ms.
+const LOCAL_SEGMENT: u32 = 4 << 10;
 
 /// In bytes: a read that finds so much found the local buffer about full, and the next will, too.
 const MUCH: usize = 8 << 10;
@@ -60,6 +66,7 @@ pub async fn connect(address: SocketAddr, reading: Reading) -> io::Result<TcpStr
     };
     if reading == Reading::Gathered && address.ip().is_loopback() {
         socket.set_recv_buffer_size(LOCAL_BUFFER)?;
+        SockRef::from(&socket).set_tcp_mss(LOCAL_SEGMENT)?;
     }
     socket.connect(address).await
 }
