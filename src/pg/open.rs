@@ -14,7 +14,7 @@ use tokio::{
 use super::{
     conninfo::{Address, ConnInfo, Host, Password, SessionAttrs, SslMode, Tcp, socket},
     failure::{CannotConnectNow, Refused},
-    socket::Socket,
+    socket::{Reading, Socket, connect},
     tls::{self, Stream},
 };
 use crate::error::Failure;
@@ -33,6 +33,7 @@ pub struct Attempt {
     pub password: Option<Password>,
     /// What this host must be; `prefer-standby` asks for a standby first, then takes any.
     wanted: SessionAttrs,
+    reading: Reading,
 }
 
 /// Where a host is.
@@ -49,7 +50,11 @@ struct Unreached {
 
 /// Logs in with `login` at the first host that takes it. The login's errors decide how to go on:
 /// a passing one leads to the next host, a `Stop` ends the search.
-pub async fn open<T, F>(info: &ConnInfo, login: impl Fn(Opened) -> F) -> Result<T, Failure>
+pub async fn open<T, F>(
+    info: &ConnInfo,
+    reading: Reading,
+    login: impl Fn(Opened) -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Refused>>,
 {
@@ -78,6 +83,7 @@ where
                 host: host.clone(),
                 password,
                 wanted,
+                reading,
             };
             let targets = match within(info.connect_timeout, look_up(host)).await {
                 Ok(targets) => targets,
@@ -190,8 +196,9 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
     let address = match target {
         Target::Tcp(address) => address,
         Target::Unix(path) => {
-            let connected = UnixStream::connect(path).await.and_then(Socket::unix);
+            let connected = UnixStream::connect(path).await;
             return connected
+                .and_then(|stream| Socket::unix(stream, attempt.reading))
                 .map(Stream::Plain)
                 .map_err(|error| dead(error.into()));
         }
@@ -200,13 +207,13 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
         Address::Tcp { name, .. } if !name.is_empty() => name.clone(),
         _ => address.ip().to_string(),
     };
-    let mut socket = TcpStream::connect(address)
+    let mut socket = connect(*address, attempt.reading)
         .await
         .with_context(|| format!("at {}", address.ip()))
         .map_err(dead)?;
     configure(&socket, &attempt.info.tcp).map_err(|error| dead(error.into()))?;
     let plain = |socket| {
-        let socket = Socket::tcp(socket).map_err(|error| dead(error.into()))?;
+        let socket = Socket::tcp(socket, attempt.reading).map_err(|error| dead(error.into()))?;
         Ok(Stream::Plain(socket))
     };
     if !with_tls {
@@ -221,7 +228,7 @@ async fn reach(attempt: &Attempt, target: &Target, with_tls: bool) -> Result<Str
             ))),
         };
     }
-    let socket = Socket::tcp(socket).map_err(|error| dead(error.into()))?;
+    let socket = Socket::tcp(socket, attempt.reading).map_err(|error| dead(error.into()))?;
     let stream = tls::handshake(&attempt.info.tls, &name, socket).await;
     stream.map_err(|error| Unreached {
         error,

@@ -6,6 +6,7 @@ use super::{
     conninfo::ConnInfo,
     failure::Refused,
     open::{Opened, open},
+    socket::Reading,
     tls::Stream,
     wire::{Replication, StartUp},
 };
@@ -16,15 +17,14 @@ pub async fn connect(
     info: &ConnInfo,
     application_name: &str,
 ) -> Result<Replication<Stream>, Failure> {
-    open(info, |opened| log_in(opened, application_name)).await
+    open(info, Reading::Gathered, |opened| {
+        log_in(opened, application_name)
+    })
+    .await
 }
 
 async fn log_in(opened: Opened, application_name: &str) -> Result<Replication<Stream>, Refused> {
-    let Opened {
-        mut stream,
-        attempt,
-    } = opened;
-    stream.gather();
+    let Opened { stream, attempt } = opened;
     let info = &attempt.info;
     let mut parameters = info.startup_parameters();
     parameters.push(("application_name".into(), application_name.into()));

@@ -12,6 +12,7 @@ use super::{
     conninfo::ConnInfo,
     failure::Refused,
     open::{Opened, open},
+    socket::Reading,
     tls::Done,
 };
 use crate::error::Failure;
@@ -34,7 +35,7 @@ pub async fn connect_and_hear(
     application_name: &str,
     hear: impl Fn(Notification) + Clone + Send + 'static,
 ) -> Result<Client, Failure> {
-    open(info, |opened| {
+    open(info, Reading::AtOnce, |opened| {
         log_in(opened, application_name, hear.clone())
     })
     .await

@@ -46,14 +46,6 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// See [`Socket::gather`].
-    pub fn gather(&mut self) {
-        match self {
-            Stream::Plain(socket) => socket.gather(),
-            Stream::Tls(stream) => stream.get_mut().get_mut().gather(),
-        }
-    }
-
     /// The server certificate's digest for SCRAM's `tls-server-end-point` (RFC 5929): by the hash
     /// of its signature, SHA-256 in place of the broken ones. `None` without TLS, and for
     /// signatures without a hash of their own (Ed25519, RSA-PSS).
