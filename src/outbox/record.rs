@@ -8,7 +8,7 @@ use super::{
     envelope,
     headers::Headers,
     mapping::{WAL_POSITION, WALPOST_REPLAY},
-    moment::{millis, moment},
+    moment::{Moments, millis},
     payload::{bytes, payload},
     prune::Pruner,
     relation::{Role, Slot},
@@ -41,6 +41,7 @@ pub struct Mapper {
     /// What the topic is made of, where an expression makes it.
     routed: String,
     headers: Headers,
+    moments: Moments,
     key: Vec<u8>,
     payload: Vec<u8>,
     value: Vec<u8>,
@@ -65,10 +66,11 @@ impl Mapper {
         self.render_topic(row)?;
         self.make_headers(row, origin, position)?;
         let partition = partition(row)?;
-        let occurred_at = moment(row, shape.role(Role::OccurredAt), "role occurred_at")?;
+        let moments = &mut self.moments;
+        let occurred_at = moments.of(row, shape.role(Role::OccurredAt), "role occurred_at")?;
         let timestamp = match mapping.timestamp {
             Some(_) => millis(
-                moment(row, shape.timestamp, "timestamp_column")?,
+                moments.of(row, shape.timestamp, "timestamp_column")?,
                 committed_at,
             ),
             None => millis(occurred_at, committed_at),
