@@ -301,10 +301,10 @@ impl Ledger {
         seq
     }
 
-    /// A row that waits long is moved out of the window once the window holds more than twice what
+    /// A row that waits long is moved out of the window once the window holds half as much again as
     /// may be open; each row moves at most once.
     fn shorten_window(&mut self) {
-        while self.window.len() > 2 * self.max_rows {
+        while self.window.len() > self.max_rows + self.max_rows / 2 {
             if let Some(Some(row)) = self.window.pop_front() {
                 self.stragglers.insert(self.base, row);
             }

@@ -13,7 +13,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Its configuration, read by this name as a C string: memory follows neither the number of cores nor
 /// what was in flight a while ago. Variable `MALLOC_CONF` has the last word.
 #[unsafe(export_name = "malloc_conf")]
-static ALLOCATOR_SETTINGS: &[u8; 46] = b"narenas:2,dirty_decay_ms:500,muzzy_decay_ms:0\0";
+static ALLOCATOR_SETTINGS: &[u8; 62] =
+    b"narenas:2,dirty_decay_ms:200,muzzy_decay_ms:0,tcache_max:4096\0";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
